@@ -1,0 +1,238 @@
+"""The seams in mlx_lm.server: our request handler, and what it needs of generation.
+
+Glue only: requests are read in protocol/, prompts come from the tokenizer, answers are
+made in response.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from . import families
+from .protocol.errors import RequestError
+from .protocol.request import ChatRequest
+
+# A prompt ends at most this many tokens after the thinking marker that opens the answer.
+THINKING_TAIL = 11
+
+
+@dataclass
+class Local:
+    """What the generation thread tells the handler; stays on the handler's rank."""
+
+    tokenizer: Any = None
+    thinking_open: bool = False
+
+
+@dataclass
+class Completion:
+    """A chat request for a Kimi model, in the place of mlx_lm's CompletionRequest.
+
+    ``request_type``, ``prompt``, ``messages``, ``tools`` and ``role_mapping`` are
+    mlx_lm's; the others are ours. Picklable: with mlx.launch it travels to every rank.
+    """
+
+    request_type: str
+    prompt: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    role_mapping: dict[str, Any] | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    constraint: Any = None
+    local: Local = field(default_factory=Local)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "local": Local()}
+
+
+def model_path(provider: Any, requested: str) -> str | None:
+    """The path or repository that mlx_lm.server would load for a request's model."""
+    return provider._model_map.get(requested, requested)
+
+
+@functools.lru_cache(maxsize=64)
+def _local_directory(path: str) -> str:
+    """The directory of a model; of a repository, its configuration is fetched."""
+    from mlx_lm.utils import _download
+
+    return str(_download(path, allow_patterns=["*.json", "tiktoken.model", "*.jinja"]))
+
+
+def native_family(provider: Any, requested: str) -> families.Family | None:
+    """The family of the requested model if our handler serves it, else None."""
+    path = model_path(provider, requested)
+    if not path:
+        return None
+    try:
+        directory = _local_directory(path)
+    except Exception:
+        return None  # mlx_lm.server will say what is wrong with it
+    return families.detect(directory) if families.is_native(directory) else None
+
+
+def _segments(
+    tokenizer: Any, prompt: list[int], last_role: str
+) -> tuple[list[list[int]], list[str]]:
+    """The parts of a prompt that mlx_lm's prompt cache keeps apart.
+
+    Returns:
+        Token lists that join to the prompt, and the type of each: "system", "user",
+        "assistant" (the opened reasoning), as in mlx_lm's ResponseGenerator._tokenize.
+    """
+    if last_role != "user":
+        return [prompt], ["assistant"]
+    # Control ids come from the template only, so this one ends what is shared.
+    user = tokenizer.special_ids.get("<|im_user|>")
+    start = prompt.index(user) if user in prompt else 0
+    tail = len(prompt)
+    think = tokenizer.special_ids.get("<think>")
+    for i in range(len(prompt) - 1, max(len(prompt) - THINKING_TAIL, start) - 1, -1):
+        if prompt[i] == think:
+            tail = i
+            break
+    parts = [
+        (prompt[:start], "system"),
+        (prompt[start:tail], "user"),
+        (prompt[tail:], "assistant"),
+    ]
+    parts = [(ids, kind) for ids, kind in parts if ids]
+    return [ids for ids, _ in parts], [kind for _, kind in parts]
+
+
+def _thinking_open(tokenizer: Any, prompt: list[int]) -> bool:
+    """Whether the prompt ends inside a think block that the template opened."""
+    start = tokenizer.special_ids.get("<think>")
+    end = tokenizer.special_ids.get("</think>")
+    for token in reversed(prompt):
+        if token in (start, end):
+            return token == start
+    return False
+
+
+def _check_ids(args: Any, vocab_size: int) -> None:
+    bias = args.logits.logit_bias or {}
+    if outside := [i for i in bias if not 0 <= i < vocab_size]:
+        raise RequestError(
+            f"logit_bias: token id {outside[0]} is not in the vocabulary "
+            f"(0 to {vocab_size - 1}).",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    if args.sampling.top_k >= vocab_size:
+        args.sampling.top_k = 0  # all tokens: what such a number means
+
+
+def tokenize(generator: Any, tokenizer: Any, request: Completion, args: Any) -> tuple:
+    """The prompt of a chat request, in the shape of ResponseGenerator._tokenize.
+
+    Runs in the generation thread, on every rank. Also makes the logits processor of the
+    request's constraint: a fault in it is then an answer, not the end of the thread.
+    """
+    inner = tokenizer._tokenizer
+    kwargs = {
+        **generator.model_provider.cli_args.chat_template_args,
+        **request.template_kwargs,
+    }
+    prompt = tokenizer.apply_chat_template(
+        request.messages, tools=request.tools, add_generation_prompt=True, **kwargs
+    )
+    _check_ids(args, len(inner))
+    thinking_open = _thinking_open(inner, prompt)
+    request.local.tokenizer = inner
+    request.local.thinking_open = thinking_open
+    args.kimi_processor = None
+    if request.constraint is not None:
+        from . import constrain
+
+        args.kimi_processor = constrain.logits_processor(
+            request.constraint, inner, thinking_open=thinking_open
+        )
+    segments, types = _segments(inner, prompt, request.messages[-1]["role"])
+    return prompt, segments, types, "normal"
+
+
+def generation_arguments(module: ModuleType, cli: Any, request: ChatRequest) -> Any:
+    """mlx_lm's GenerationArguments; what a request leaves out is the server's default."""
+
+    def given(value: Any, default: Any) -> Any:
+        return default if value is None else value
+
+    seed = request.seed
+    return module.GenerationArguments(
+        model=module.ModelDescription(
+            model=given(request.model, "default_model"),
+            draft=given(request.draft_model, "default_model"),
+            adapter=request.adapters,
+        ),
+        sampling=module.SamplingArguments(
+            temperature=given(request.temperature, cli.temp),
+            top_p=given(request.top_p, cli.top_p),
+            top_k=given(request.top_k, cli.top_k),
+            min_p=given(request.min_p, cli.min_p),
+            xtc_probability=given(request.xtc_probability, 0.0),
+            xtc_threshold=given(request.xtc_threshold, 0.1),
+        ),
+        logits=module.LogitsProcessorArguments(
+            logit_bias=request.logit_bias,
+            repetition_penalty=given(request.repetition_penalty, 0.0),
+            repetition_context_size=given(request.repetition_context_size, 20),
+            presence_penalty=given(request.presence_penalty, 0.0),
+            presence_context_size=given(request.presence_context_size, 20),
+            frequency_penalty=given(request.frequency_penalty, 0.0),
+            frequency_context_size=given(request.frequency_context_size, 20),
+        ),
+        stop_words=[],  # found in the text, by response.py
+        max_tokens=given(request.max_tokens, cli.max_tokens),
+        num_draft_tokens=given(request.num_draft_tokens, cli.num_draft_tokens),
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
+        seed=None if seed is None else seed % 2**64,
+        chat_template_kwargs=request.template_kwargs,
+    )
+
+
+def patch(module: ModuleType) -> None:
+    """Put our handler, prompt and logits hook into mlx_lm.server."""
+    from .handler import make_handler
+
+    generator = module.ResponseGenerator
+    stock_tokenize = generator._tokenize
+    stock_processors = module._make_logits_processors
+    stock_run = module._run_http_server
+    handler = make_handler(module)
+    # 0.32 added the images of a prompt to what _tokenize returns.
+    has_vision = hasattr(module, "Vision")
+
+    @functools.wraps(stock_tokenize)
+    def _tokenize(self, tokenizer, request, args):
+        if not isinstance(request, Completion):
+            return stock_tokenize(self, tokenizer, request, args)
+        result = tokenize(self, tokenizer, request, args)
+        return (*result, None) if has_vision else result
+
+    @functools.wraps(stock_processors)
+    def _make_logits_processors(args):
+        processors = stock_processors(args)
+        processor = getattr(args, "kimi_processor", None)
+        return processors if processor is None else [*processors, processor]
+
+    class Server(module.ThreadingHTTPServer):
+        request_queue_size = 128  # the default of 5 resets connections of 24 clients
+
+    signature = inspect.signature(stock_run)
+
+    @functools.wraps(stock_run)
+    def _run_http_server(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments.setdefault("server_class", Server)
+        bound.arguments.setdefault("handler_class", handler)
+        return stock_run(*bound.args, **bound.kwargs)
+
+    generator._tokenize = _tokenize
+    module._make_logits_processors = _make_logits_processors
+    module._run_http_server = _run_http_server
+    module.APIHandler = handler

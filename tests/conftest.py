@@ -1,0 +1,64 @@
+"""Shared fixtures: the data folder, servers with a scripted model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import mlx_lm_kimi
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(__file__).resolve().parent / "data"
+
+# Puts our folders first in mlx_lm's plugin packages, also where no .pth file was read.
+mlx_lm_kimi.install()
+
+
+def rows(name: str) -> list[dict]:
+    """The rows of tests/data/NAME (a .jsonl file)."""
+    with open(DATA / name, encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def kimi_directories(tmp_path_factory) -> dict[str, Path]:
+    """Model directories with the real vocabulary: K2-Instruct, K2-Thinking, K2.5."""
+    from tests.scripted import make_directory
+
+    root = tmp_path_factory.mktemp("kimi")
+    return {
+        "instruct": make_directory(root / "instruct", thinking=False),
+        "thinking": make_directory(root / "thinking"),
+        "k25": make_directory(root / "k25", "kimi_k25"),
+    }
+
+
+def _server(path):
+    from tests.scripted import Scripts, Server
+
+    server = Server(path, Scripts(), "--max-tokens", "100000")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def instruct(kimi_directories):
+    """A server of a scripted K2-Instruct."""
+    yield from _server(kimi_directories["instruct"])
+
+
+@pytest.fixture(scope="session")
+def thinking(kimi_directories):
+    """A server of a scripted K2-Thinking, which opens its reasoning itself."""
+    yield from _server(kimi_directories["thinking"])
+
+
+@pytest.fixture(scope="session")
+def k25(kimi_directories):
+    """A server of a scripted K2.5, whose prompt opens the reasoning."""
+    yield from _server(kimi_directories["k25"])
