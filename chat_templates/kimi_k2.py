@@ -104,13 +104,13 @@ def write_calls(message: Dict[str, Any], write: Writer):
     write.control("<|tool_calls_section_end|>")
 
 
-def last_answer(messages: List[Dict[str, Any]]) -> int:
-    """The index of the last assistant message without tool calls, or -1."""
-    for i in range(len(messages) - 1, -1, -1):
-        message = messages[i]
-        if message.get("role") == "assistant" and not message.get("tool_calls"):
-            return i
-    return -1
+def answers(messages: List[Dict[str, Any]]) -> List[int]:
+    """The indices of the assistant messages without tool calls."""
+    return [
+        i
+        for i, message in enumerate(messages)
+        if message.get("role") == "assistant" and not message.get("tool_calls")
+    ]
 
 
 def write_message(
@@ -145,13 +145,13 @@ def write_message(
 
 
 def write_messages(
-    messages, write: Writer, *, has_thinking, thinking, preserve, declare, part=None
+    messages, write: Writer, *, has_thinking, thinking, after, declare, part=None
 ):
-    answered = -1 if preserve else last_answer(messages)
+    """Write all; the reasoning only of messages after this index."""
     for i, message in enumerate(messages):
         reasoning = None
         if has_thinking:
-            shown = thinking and (preserve or i > answered)
+            shown = thinking and i > after
             reasoning = reasoning_of(message) if shown else ""
         write_message(message, write, reasoning=reasoning, declare=declare, part=part)
 
@@ -190,7 +190,7 @@ def render(
             Wins over ``enable_thinking``, mlx-lm's name.
         has_thinking: whether the vocabulary names ``<think>`` (K2 Thinking); by default
             what ``enable_thinking`` says, which mlx-lm sets so.
-        preserve_thinking: keep the reasoning before the last answer.
+        preserve_thinking: keep also the reasoning up to the first answer.
 
     Raises:
         ValueError: a content part is not text.
@@ -212,7 +212,8 @@ def render(
         write,
         has_thinking=has_thinking,
         thinking=thinking,
-        preserve=preserve_thinking,
+        # As published: K2.5 and later drop the reasoning up to the last answer.
+        after=-1 if preserve_thinking else min(answers(messages), default=-1),
         declare=declare_json,
     )
     if add_generation_prompt:

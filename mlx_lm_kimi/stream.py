@@ -16,6 +16,9 @@ from .detokenizer import KimiStreamingDetokenizer
 class Parser(Protocol):
     """The incremental machine of a tool parser module."""
 
+    @property
+    def in_reasoning(self) -> bool: ...
+
     def feed(self, text: str, marker: str | None = None) -> list[Any]: ...
 
     def finish(self, cut: bool = False) -> list[Any]: ...
@@ -42,8 +45,11 @@ class TokenStream:
         self._markers = markers
         self._parser = parser
         self._detokenizer = detokenizer or KimiStreamingDetokenizer(tokenizer)
-        self.in_reasoning_tokens = 0
-        self.stray: list[str] = []
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether what comes next is reasoning."""
+        return self._parser.in_reasoning
 
     def feed(self, token: int) -> list[Any]:
         """The events that one more token id makes certain."""
@@ -56,7 +62,6 @@ class TokenStream:
         if name in self._markers:
             return events + self._parser.feed("", name)
         # No meaning inside an answer, and its spelling is nothing a user should see.
-        self.stray.append(name)
         logging.warning("The model generated a control token of no meaning: %s", name)
         return events
 

@@ -19,6 +19,7 @@ from .families import read_json
 MAX_CHARACTERS = 400_000
 MAX_RUN = 25_000
 _RUN = re.compile(r"\s+|\S+")
+_BYTE_OF = {char: byte for byte, char in enumerate(convert.byte_to_char())}
 # What only Kimi's vocabulary names (ChatML has <|im_end|>, but none of these).
 _KIMI_NAMES = ("<|im_middle|>", "<|im_user|>", "<|im_system|>")
 # Keys of tokenizer_config.json that are about other code than ours.
@@ -81,19 +82,26 @@ class KimiTokenizer(PreTrainedTokenizerFast):
         content.pre_tokenizer = self._tokenizer.pre_tokenizer
         return content
 
+    def get_vocab(self) -> dict[str, int]:
+        """token -> id. mlx-lm asks several times while loading, so it is kept."""
+        size = self._tokenizer.get_vocab_size()
+        if len(self.__dict__.get("_vocab", ())) != size:
+            self.__dict__["_vocab"] = super().get_vocab()
+        return dict(self.__dict__["_vocab"])
+
     @functools.cached_property
-    def _bytes(self) -> list[bytes]:
-        back = {char: byte for byte, char in enumerate(convert.byte_to_char())}
-        table = [b""] * len(self)
-        for token, i in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            table[i] = bytes([back[c] for c in token])
-        for name, i in self.special_ids.items():
-            table[i] = name.encode()
-        return table
+    def _bytes(self) -> dict[int, bytes]:
+        return {i: name.encode() for name, i in self.special_ids.items()}
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token; of a control token, its spelling. Empty if unknown."""
-        return self._bytes[token] if 0 <= token < len(self._bytes) else b""
+        known = self._bytes.get(token)
+        if known is None:
+            # Made when first met: a table of all takes longer than most answers need.
+            spelled = self._tokenizer.id_to_token(token) if token >= 0 else None
+            known = bytes([_BYTE_OF[c] for c in spelled or ""])
+            self._bytes[token] = known
+        return known
 
     def encode_content(self, text: str) -> list[int]:
         """Ids of text as data: control-token spellings are ordinary text. Linear."""

@@ -101,7 +101,7 @@ class Scripts:
         self.turns: dict[str, list[list[int]]] = {}
         self.default: list[int] = [IM_END]
         self.tokenizer = None
-        self.prefilled = 0
+        self.steps = 0
         self._found: dict[tuple[int, ...], str] = {}
 
     def next_token(self, history: list[int]) -> int:
@@ -158,8 +158,8 @@ class ScriptedModel(nn.Module):
         keys, _ = cache[0].update_and_fetch(ids, ids)
         batch, length = inputs.shape
         if length > 8:
-            self._scripts.prefilled += batch * length
             return mx.zeros((batch, length, self._vocabulary))
+        self._scripts.steps += 1
         rows = keys[:, 0, :, 0].astype(mx.int32).tolist()
         targets = [
             [

@@ -82,6 +82,13 @@ def reported_ids(tokenizer, row):
     return output_ids(tokenizer, head, plain) + output_ids(tokenizer, plain[0] + tail)
 
 
+def same_arguments(text: str, wanted: dict) -> bool:
+    try:
+        return json.loads(text) == wanted
+    except ValueError:
+        return False
+
+
 def matches(expect: dict, answer: dict) -> bool:
     """Whether an answer has all that a case's `expect` names."""
     message = answer["message"]
@@ -92,7 +99,7 @@ def matches(expect: dict, answer: dict) -> bool:
         "tool_calls": lambda v: len(v) == len(found)
         and all(
             c["function"]["name"] == w["name"]
-            and json.loads(c["function"]["arguments"]) == w["arguments"]
+            and same_arguments(c["function"]["arguments"], w["arguments"])
             and c["id"] == w.get("id", c["id"])
             for c, w in zip(found, v)
         ),

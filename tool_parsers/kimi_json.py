@@ -15,7 +15,6 @@ and nothing raises.
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 _OPENER = {"}": "{", "]": "["}
@@ -65,9 +64,8 @@ _RUNS = {
     **dict.fromkeys(_SPACE, re.compile(r"[ \t\n\r]*")),
     **dict.fromkeys(_NUMBER_ENDS[1:], re.compile(r"[0-9]*")),
 }
-# Held until the next token begins: after a comma, and inside an escape.
-_UNCERTAIN = frozenset(("key", "escape", "hex 1", "hex 2", "hex 3", "hex 4"))
-_IN_STRING = _UNCERTAIN - {"key"} | {"string"}
+_ESCAPES = frozenset(("escape", "hex 1", "hex 2", "hex 3", "hex 4"))
+_IN_STRING = _ESCAPES | {"string"}
 _QUOTE = re.compile("[\"']")
 _QUOTE_END = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
 
@@ -86,7 +84,7 @@ class ObjectScanner:
     the pieces of text were. Work is constant a character.
 
     Attributes:
-        value: the decoded object if one piece held it whole, for whoever needs it.
+        value: the argument string decoded, if a piece held all of it; else None.
     """
 
     def __init__(self) -> None:
@@ -173,16 +171,203 @@ class ObjectScanner:
             if step is None and state in _NUMBER_ENDS:
                 state = "after value"
                 continue
-            comma = step == "comma"
-            state = self._take(step, text[pos])
+            before, state = state, self._take(step, text[pos])
             if state == "fault":
+                self._quote = '"' if before in _IN_STRING else ""
+                self.value = None
                 break
             pos += 1
-            if not comma and state not in _UNCERTAIN:
+            # A comma may turn out to be a trailing one, an escape to be none.
+            if step != "comma" and state not in _ESCAPES:
                 certain = pos
         if state == "fault":
-            if self._state != "fault":
-                self._quote = self._quote_at_fault
-            self._track_quotes(text[pos:])
+            self._track_quotes(text, pos)
         self._state = state
         return certain
+
+    def _take(self, step: str | None, char: str) -> str:
+        """The state after a step of _TABLE."""
+        if step == "open":
+            self._open.append(char)
+            return "first key" if char == "{" else "first item"
+        if step == "close":
+            if self._open.pop() != _OPENER[char]:
+                return "fault"
+            return "after value" if self._open else "end"
+        if step == "comma":
+            return "key" if self._open[-1] == "{" else "value"
+        if step in ("open key string", "open value string"):
+            self._after_string = "colon" if "key" in step else "after value"
+            return "string"
+        if step == "close string":
+            return self._after_string
+        return step or "fault"
+
+    def _track_quotes(self, text: str, pos: int) -> None:
+        """Keep _quote right over text[pos:], which comes after a fault."""
+        while pos < len(text):
+            if self._escaped:
+                self._escaped = False
+                pos += 1
+                continue
+            ends = _QUOTE_END[self._quote] if self._quote else _QUOTE
+            if (found := ends.search(text, pos)) is None:
+                return
+            pos = found.end()
+            if self._quote and found.group() == "\\":
+                self._escaped = True
+            else:
+                self._quote = "" if self._quote else found.group()
+
+
+def is_object(text: str) -> bool:
+    """Whether text is one valid JSON object, with nothing around it."""
+    scanner = ObjectScanner()
+    return scanner.feed(text) == text and scanner.complete
+
+
+_MAX_WRAPPINGS = 4
+_TOKEN = re.compile(
+    r"""(?P<space>\s+)
+    |(?P<comment>//[^\n]*|/\*.*?\*/|\#[^\n]*)
+    |(?P<string>"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*')
+    |(?P<mark>[][{}:,])
+    |(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.+-]))
+    |(?P<word>(?:[^\W\d]|\$)[\w$-]*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_LITERALS = {"True": "true", "False": "false", "None": "null"} | {w: w for w in _WORDS}
+_STRING_PARTS = re.compile(
+    r"""\\u[0-9a-fA-F]{4}|\\["\\/bfnrt]|\\'|["\\\x00-\x1f]""", re.DOTALL
+)
+
+
+def mend(text: str) -> str | None:
+    """The JSON object that text was meant to be, if there is one sane reading.
+
+    Mends Python's literals and quotes, trailing commas, control characters and stray
+    backslashes in strings, comments, unquoted keys, brackets that are missing or too
+    many, an object encoded as a string, and a code fence. Whatever is well formed keeps
+    its bytes.
+    """
+    for _ in range(_MAX_WRAPPINGS):
+        if text.startswith("{"):
+            mended = text if is_object(text) else _Mender().mend(text)
+            return mended if mended is not None and is_object(mended) else None
+        inner = _unfenced(text) if text.startswith("```") else _unquoted(text)
+        if inner is None:
+            return None
+        text = inner.strip()
+    return None
+
+
+def _unfenced(text: str) -> str:
+    return re.sub(r"^```\w*", "", text).removesuffix("```")
+
+
+def _unquoted(text: str) -> str | None:
+    token = _TOKEN.fullmatch(text)
+    if token is None or token.lastgroup != "string":
+        return None
+    return json.loads(_mend_string(text))
+
+
+def _mend_string(token: str) -> str:
+    """A string in either kind of quotes as JSON."""
+    return '"' + _STRING_PARTS.sub(_mend_string_part, token[1:-1]) + '"'
+
+
+def _mend_string_part(found: re.Match) -> str:
+    part = found.group()
+    if part == "\\'":
+        return "'"
+    if len(part) > 1:
+        return part
+    if part in '"\\':
+        return "\\" + part
+    return json.dumps(part)[1:-1]
+
+
+class _Mender:
+    """One pass over the tokens of an object that has faults."""
+
+    def __init__(self) -> None:
+        self._out: list[str] = []
+        self._open: list[str] = []
+        self._count = {"{": 0, "[": 0}
+        self._expect = "value"
+        self._comma = 0  # where the last comma is in _out
+
+    def mend(self, text: str) -> str | None:
+        """The mended text; None if there is no sane reading."""
+        pos = 0
+        while pos < len(text):
+            token = _TOKEN.match(text, pos)
+            if token is None or not self._take(token.lastgroup, token.group()):
+                return None
+            pos = token.end()
+        while self._open:
+            if not self._close():
+                return None
+        return "".join(self._out).rstrip()
+
+    def _take(self, kind: str | None, token: str) -> bool:
+        """Whether a token has a place here; if so it is in _out afterwards."""
+        if kind == "comment":
+            return True
+        if kind == "space":
+            self._out.append(" " if token.strip(" \t\n\r") else token)
+            return True
+        if kind == "mark":
+            return self._take_mark(token)
+        if kind == "string":
+            token = _mend_string(token)
+        if self._expect in ("value", "item", "first item"):
+            token = _LITERALS.get(token, "") if kind == "word" else token
+            return bool(token) and self._put(token, "after")
+        if self._expect in ("key", "first key") and kind != "number":
+            if kind == "word":
+                token = "" if token in _LITERALS else f'"{token}"'
+            return bool(token) and self._put(token, "colon")
+        return False
+
+    def _take_mark(self, mark: str) -> bool:
+        if mark in _OPENER:
+            return self._close_to(_OPENER[mark])
+        if mark in _CLOSER:
+            if self._expect not in ("value", "item", "first item"):
+                return False
+            self._open.append(mark)
+            self._count[mark] += 1
+            return self._put(mark, "first key" if mark == "{" else "first item")
+        if mark == ":":
+            return self._expect == "colon" and self._put(mark, "value")
+        if self._expect != "after":
+            return False
+        self._comma = len(self._out)
+        return self._put(mark, "key" if self._open[-1] == "{" else "item")
+
+    def _close_to(self, opener: str) -> bool:
+        """Close the innermost bracket of this kind, and those left open within it."""
+        if not self._count[opener]:  # one too many: left out
+            return self._expect in ("after", "end")
+        while True:
+            innermost = self._open[-1]
+            if not self._close():
+                return False
+            if innermost == opener:
+                return True
+
+    def _close(self) -> bool:
+        if self._expect in ("key", "item"):
+            self._out[self._comma] = ""
+        elif self._expect not in ("after", "first key", "first item"):
+            return False
+        opener = self._open.pop()
+        self._count[opener] -= 1
+        return self._put(_CLOSER[opener], "after" if self._open else "end")
+
+    def _put(self, token: str, expect: str) -> bool:
+        self._out.append(token)
+        self._expect = expect
+        return True
