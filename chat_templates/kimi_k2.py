@@ -104,13 +104,15 @@ def write_calls(message: Dict[str, Any], write: Writer):
     write.control("<|tool_calls_section_end|>")
 
 
-def answers(messages: List[Dict[str, Any]]) -> List[int]:
-    """The indices of the assistant messages without tool calls."""
-    return [
-        i
-        for i, message in enumerate(messages)
-        if message.get("role") == "assistant" and not message.get("tool_calls")
-    ]
+def first_answer(messages: List[Dict[str, Any]]) -> int:
+    """The index of the first assistant message without tool calls, or -1.
+
+    The published templates look for the last one, but their loop finds the first.
+    """
+    for i, message in enumerate(messages):
+        if message.get("role") == "assistant" and not message.get("tool_calls"):
+            return i
+    return -1
 
 
 def write_message(
@@ -145,9 +147,10 @@ def write_message(
 
 
 def write_messages(
-    messages, write: Writer, *, has_thinking, thinking, after, declare, part=None
+    messages, write: Writer, *, has_thinking, thinking, preserve, declare, part=None
 ):
-    """Write all; the reasoning only of messages after this index."""
+    """Write all; of the reasoning what follows the first answer, or all of it."""
+    after = -1 if preserve else first_answer(messages)
     for i, message in enumerate(messages):
         reasoning = None
         if has_thinking:
@@ -212,8 +215,7 @@ def render(
         write,
         has_thinking=has_thinking,
         thinking=thinking,
-        # As published: K2.5 and later drop the reasoning up to the last answer.
-        after=-1 if preserve_thinking else min(answers(messages), default=-1),
+        preserve=preserve_thinking,
         declare=declare_json,
     )
     if add_generation_prompt:
