@@ -5,15 +5,19 @@ Whatever is not a chat request for a Kimi model goes to mlx_lm's handler unchang
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import os
 import select
 import socket
 import time
 import uuid
 from types import ModuleType
 from typing import Any
+
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from . import server
 from .protocol.errors import RequestError
@@ -52,9 +56,24 @@ def make_handler(module: ModuleType) -> type:
             raw = _read_body(self, int(length))
             family = server.native_family(provider, _requested_model(raw))
             if family is None:
-                self.rfile = io.BytesIO(raw)
-                return super().do_POST()
-            Chat(self, module, family).serve(raw, int(length))
+                return self._stock_post(raw)
+            Chat(self, module).serve(raw)
+
+        def _stock_post(self, raw: bytes) -> None:
+            """mlx_lm's own handling, of a body that was read already."""
+            rfile, self.rfile = self.rfile, io.BytesIO(raw)
+            try:
+                super().do_POST()
+            finally:
+                self.rfile = rfile
+
+        def handle_models_request(self) -> None:
+            # Without a hub cache mlx_lm fails after it has sent the headers.
+            provider = self.response_generator.model_provider
+            if server.native_family(provider, "default_model") is not None:
+                with contextlib.suppress(OSError):
+                    os.makedirs(HF_HUB_CACHE, exist_ok=True)
+            super().handle_models_request()
 
     KimiAPIHandler.__name__ = KimiAPIHandler.__qualname__ = "APIHandler"
     return KimiAPIHandler
@@ -107,15 +126,14 @@ def _as_error(e: Exception) -> RequestError:
 class Chat:
     """One chat request on a connection."""
 
-    def __init__(self, handler: Any, module: ModuleType, family: Any):
+    def __init__(self, handler: Any, module: ModuleType):
         self.handler = handler
         self.module = module
-        self.family = family
         self.id = f"chatcmpl-{uuid.uuid4()}"
         self.headers_sent = False
         self.checked = time.monotonic()
 
-    def serve(self, raw: bytes, length: int) -> None:
+    def serve(self, raw: bytes) -> None:
         """Answer the request; a fault is an error object, whole or streamed."""
         try:
             request = self._parse(raw)
@@ -126,7 +144,7 @@ class Chat:
             self._fail(_as_error(e))
 
     def _parse(self, raw: bytes) -> ChatRequest:
-        request = parse_chat_request(decode_body(raw), family=self.family.name)
+        request = parse_chat_request(decode_body(raw))
         refuse_images(request)
         return request
 

@@ -4,7 +4,6 @@ The model directory has the real vocabulary, the server is mlx_lm.server. The KV
 holds the token ids themselves, so batching, trimming and the prompt cache are mlx_lm's.
 """
 
-import contextlib
 import json
 import re
 import shutil
@@ -187,25 +186,25 @@ class Server:
         self.scripts = scripts
         self._module = module
         self._ready = threading.Event()
-        self._patches = contextlib.ExitStack()
-        if scripts is not None:
-            self._patches.enter_context(
-                mock.patch.object(module, "load", self._load(module.load))
-            )
         provider = self._provider(path, arguments)
+        if scripts is not None:
+            self._replace_model(provider)
         cache = module.LRUPromptCache(provider.cli_args.prompt_cache_size)
         self.generator = module.ResponseGenerator(provider, cache)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         assert self._ready.wait(60)
 
-    def _load(self, load):
-        def scripted(*args, **kwargs):
-            model, tokenizer, *rest = load(*args, **kwargs)
-            self.scripts.tokenizer = tokenizer
-            return (ScriptedModel(self.scripts), tokenizer, *rest)
+    def _replace_model(self, provider) -> None:
+        load = provider._load
 
-        return scripted
+        def scripted(*args, **kwargs):
+            load(*args, **kwargs)
+            provider.model = ScriptedModel(self.scripts)
+            provider.is_batchable = True
+            self.scripts.tokenizer = provider.tokenizer
+
+        provider._load = scripted
 
     def _provider(self, path: Path, arguments: tuple[str, ...]):
         """The provider that main() would make of these arguments."""
@@ -255,4 +254,3 @@ class Server:
         self.httpd.shutdown()
         self.httpd.server_close()
         self.generator.stop_and_join()
-        self._patches.close()

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,11 @@ from mlx_lm.tool_parsers.kimi_k2 import MARKERS, Event, ToolCallStream, parse_to
 from tests.conftest import rows
 
 BEGIN, END = kimi_k2.tool_call_start, kimi_k2.tool_call_end
-CALL, ARGS, STOP = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+CALL, ARGS, STOP = (
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+)
 SINGULAR, SINGULAR_END = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
 SPLIT = re.compile("(" + "|".join(map(re.escape, MARKERS)) + ")")
 
@@ -24,7 +29,11 @@ def tool(name: str, properties: dict | None = None, **schema) -> dict:
 
 
 WEATHER = tool("get_weather", {"city": {"type": "string"}}, required=["city"])
-NEWS = tool("get_news", {"topic": {"type": "string"}, "limit": {"type": "integer"}}, required=["topic"])
+NEWS = tool(
+    "get_news",
+    {"topic": {"type": "string"}, "limit": {"type": "integer"}},
+    required=["topic"],
+)
 
 
 def section(*calls: tuple[str, str]) -> str:
@@ -64,7 +73,10 @@ def token_cuts(fed):
         cut = []
         for text, marker in fed:
             starts = range(0, len(text), size) if marker is None else [0]
-            cut += [(text[i : i + size], None) if marker is None else ("", marker) for i in starts]
+            cut += [
+                (text[i : i + size], None) if marker is None else ("", marker)
+                for i in starts
+            ]
         yield cut
 
 
@@ -104,12 +116,21 @@ def answer(events: list[Event]) -> dict:
 REPORTED = [
     row
     for row in rows("cases/reported.jsonl")
-    if row["model"] == "kimi_k2" and row["raw_output"] and row["kind"] in ("parser", "streaming", "history-template")
+    if row["model"] == "kimi_k2"
+    and row["raw_output"]
+    and row["kind"] in ("parser", "streaming", "history-template")
 ]
 # The issue stands against this case: valid JSON passes byte for byte.
 VERBATIM = {"k2-id-openai-name-in-args": {"name": "list_files", "path": "/home"}}
 # The issue: every call begun is delivered with what it has.
 CUT_CALLS = {"k2-truncated-second": [{"name": "b", "arguments": '{"y":'}]}
+
+
+def decoded(arguments: str):
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return None
 
 
 def matches(expect: dict, found: dict, raw: str) -> bool:
@@ -118,7 +139,8 @@ def matches(expect: dict, found: dict, raw: str) -> bool:
         "tool_calls": lambda _: len(wanted) == len(found["calls"])
         and all(
             w["name"] == name
-            and w["arguments"] == (json.loads(arguments) if isinstance(w["arguments"], dict) else arguments)
+            and w["arguments"]
+            == (decoded(arguments) if isinstance(w["arguments"], dict) else arguments)
             and w.get("id", f"functions.{name}:{index}") == f"functions.{name}:{index}"
             for w, (name, index, arguments) in zip(wanted, found["calls"])
         ),
@@ -129,7 +151,9 @@ def matches(expect: dict, found: dict, raw: str) -> bool:
         "content_nonempty": lambda _: bool(found["content"]),
         "content_nonempty_or_error": lambda _: bool(found["content"] or found["calls"]),
         "finish_reason": lambda v: v != "tool_calls" or bool(found["calls"]),
-        "no_leak": lambda v: not any(m in found["content"] + found["reasoning"] for m in v),
+        "no_leak": lambda v: not any(
+            m in found["content"] + found["reasoning"] for m in v
+        ),
         "one_of": lambda v: any(matches(e, found, raw) for e in v),
         "arguments_raw_preserved": lambda _: found["calls"][0][2] in raw,
         "no_silent_loss": lambda _: found["calls"] == [("f", 0, '{"a":')],
@@ -203,7 +227,11 @@ IDS = {
     "functions.job:0:5": (["job:0", "job"], "job:0", 5),
     "functions.job:0": (["job:0", "job"], "job", 0),
     "job:0": (["job:0", "job"], "job:0", None),
-    "functions.mcp__my-server__do-it:2": (["mcp__my-server__do-it"], "mcp__my-server__do-it", 2),
+    "functions.mcp__my-server__do-it:2": (
+        ["mcp__my-server__do-it"],
+        "mcp__my-server__do-it",
+        2,
+    ),
     "functions.天気:0": (["天気", "天"], "天気", 0),
     "functions.naïve_2:1": (["naïve_2", "naïve"], "naïve_2", 1),
     "emoji_functions.write:0": (["write", "read"], "write", None),
@@ -223,10 +251,16 @@ IDS = {
 
 
 @pytest.mark.parametrize("written", IDS, ids=[ascii(i)[:40] for i in IDS])
-def test_names(written, tmp_path):
+def test_names(written):
     names, name, index = IDS[written]
-    tools = [tool(n, {"required_of_all": {}}, required=["required_of_all"]) for n in names]
-    events = in_every_cut(section((written, '{"a": 1}')), tools) if len(written) < 100 else None
+    tools = [
+        tool(n, {"required_of_all": {}}, required=["required_of_all"]) for n in names
+    ]
+    events = (
+        in_every_cut(section((written, '{"a": 1}')), tools)
+        if len(written) < 100
+        else None
+    )
     events = events or run(tokens(section((written, '{"a": 1}'))), tools)
     assert events == [
         Event("call", name=name, id=written.strip(), index=index),
@@ -237,8 +271,25 @@ def test_names(written, tmp_path):
 
 @pytest.mark.parametrize(
     "written",
-    ["0", "17", "call_8f2a", "call_abc123def456", "toolu_01AbCdEf", "chatcmpl-tool-5f", "", " ", "???", "functions", "functions.:0"]
-    + ["550e8400-e29b-41d4-a716-446655440000", "9f8e7d6c5b4a", "functions.0:0", "call_1:0"],
+    [
+        "0",
+        "17",
+        "call_8f2a",
+        "call_abc123def456",
+        "toolu_01AbCdEf",
+        "chatcmpl-tool-5f",
+        "",
+        " ",
+        "???",
+        "functions",
+        "functions.:0",
+    ]
+    + [
+        "550e8400-e29b-41d4-a716-446655440000",
+        "9f8e7d6c5b4a",
+        "functions.0:0",
+        "call_1:0",
+    ],
 )
 def test_ids_that_name_no_tool(written):
     news, weather = '{"topic": "x", "limit": 3}', '{"city": "Oslo"}'
@@ -248,22 +299,53 @@ def test_ids_that_name_no_tool(written):
         ('{"city": 5}', [WEATHER], "get_weather"),  # the only one
         ("oops", [WEATHER], "get_weather"),
         ("{'topic': 'x'}", [WEATHER, NEWS], "get_news"),  # by the mended arguments
-        ('{"topic": "x", "other": 1}', [WEATHER, NEWS], written.strip() or "unknown_tool"),
-        (weather, [WEATHER, tool("other", {"city": {}})], written.strip() or "unknown_tool"),
+        (
+            '{"topic": "x", "other": 1}',
+            [WEATHER, NEWS],
+            written.strip() or "unknown_tool",
+        ),
+        (
+            weather,
+            [WEATHER, tool("other", {"city": {}})],
+            written.strip() or "unknown_tool",
+        ),
     ]:
         (found,) = answer(in_every_cut(section((written, arguments)), tools))["calls"]
         assert found[:2] == (name, None)
 
 
 def test_a_foreign_word_is_a_name_unless_a_schema_accepts():
-    assert answer(run(tokens(section(("hist_tool_abc", '{"city": "Oslo"}'))), [WEATHER]))["calls"][0][0] == "get_weather"
-    assert answer(run(tokens(section(("delete_all", '{"path": "/"}'))), [WEATHER]))["calls"][0][0] == "delete_all"
+    assert (
+        answer(run(tokens(section(("hist_tool_abc", '{"city": "Oslo"}'))), [WEATHER]))[
+            "calls"
+        ][0][0]
+        == "get_weather"
+    )
+    assert (
+        answer(run(tokens(section(("delete_all", '{"path": "/"}'))), [WEATHER]))[
+            "calls"
+        ][0][0]
+        == "delete_all"
+    )
 
 
 @pytest.mark.parametrize(
     "tools",
-    [None, [], {}, 5, "x", [None], [{"function": None}], [{"function": {"name": 3}}], [{"name": ""}]]
-    + [[{"type": "function", "function": {"name": "f", "parameters": junk}}] for junk in (None, 5, [], {"properties": 3})],
+    [
+        None,
+        [],
+        {},
+        5,
+        "x",
+        [None],
+        [{"function": None}],
+        [{"function": {"name": 3}}],
+        [{"name": ""}],
+    ]
+    + [
+        [{"type": "function", "function": {"name": "f", "parameters": junk}}]
+        for junk in (None, 5, [], {"properties": 3})
+    ],
 )
 def test_junk_for_tools(tools):
     for written in ("functions.f:0", "0", ""):
@@ -280,13 +362,43 @@ BOTH = [("get_weather", 0, OSLO), ("get_weather", 1, ROME)]
 FORMS = {
     "text only": ("Hello <b> <|", "", "Hello <b> <|", []),
     "two calls": (section((ID0, OSLO), (ID1, ROME)), "", "", BOTH),
-    "thinking": (f"<think>Hm.\n</think>\n\nSo:\n{section((ID0, OSLO))}\n", "Hm.\n", "\n\nSo:\n\n", BOTH[:1]),
+    "thinking": (
+        f"<think>Hm.\n</think>\n\nSo:\n{section((ID0, OSLO))}\n",
+        "Hm.\n",
+        "\n\nSo:\n\n",
+        BOTH[:1],
+    ),
     "reasoning twice": ("<think>a</think>b<think>c</think>d", "ac", "bd", []),
-    "no section": (f"Look: {CALL}{ID0}{ARGS}{OSLO}{STOP}{CALL}{ID1}{ARGS}{ROME}{STOP}", "", "Look: ", BOTH),
-    "no section, text after": (f"{CALL}{ID0}{ARGS}{OSLO}{STOP}\n Done. ", "", "\n Done. ", BOTH[:1]),
-    "call in reasoning": (f"<think>Hm. {CALL}{ID0}{ARGS}{OSLO}{STOP}</think>Done", "Hm. ", "Done", BOTH[:1]),
-    "section in reasoning": (f"<think>Hm. {section((ID0, OSLO))}</think>\n", "Hm. ", "\n", BOTH[:1]),
-    "two sections": (section((ID0, OSLO)) + "\n" + section((ID1, ROME)), "", "\n", BOTH),
+    "no section": (
+        f"Look: {CALL}{ID0}{ARGS}{OSLO}{STOP}{CALL}{ID1}{ARGS}{ROME}{STOP}",
+        "",
+        "Look: ",
+        BOTH,
+    ),
+    "no section, text after": (
+        f"{CALL}{ID0}{ARGS}{OSLO}{STOP}\n Done. ",
+        "",
+        "\n Done. ",
+        BOTH[:1],
+    ),
+    "call in reasoning": (
+        f"<think>Hm. {CALL}{ID0}{ARGS}{OSLO}{STOP}</think>Done",
+        "Hm. ",
+        "Done",
+        BOTH[:1],
+    ),
+    "section in reasoning": (
+        f"<think>Hm. {section((ID0, OSLO))}</think>\n",
+        "Hm. ",
+        "\n",
+        BOTH[:1],
+    ),
+    "two sections": (
+        section((ID0, OSLO)) + "\n" + section((ID1, ROME)),
+        "",
+        "\n",
+        BOTH,
+    ),
     "blanks between calls": (
         f"{BEGIN}\n{CALL}{ID0}{ARGS}{OSLO}{STOP} \n {CALL}{ID1}{ARGS}{ROME}{STOP}\n{END}",
         "",
@@ -300,11 +412,31 @@ FORMS = {
         BOTH,
     ),
     "text after": (section((ID0, OSLO)) + " After.", "", " After.", BOTH[:1]),
-    "call end missing": (f"{BEGIN}{CALL}{ID0}{ARGS}{OSLO}{CALL}{ID1}{ARGS}{ROME}{END}", "", "", BOTH),
-    "section begins again": (f"{BEGIN}{CALL}{ID0}{ARGS}{OSLO}{BEGIN}{CALL}{ID1}{ARGS}{ROME}{STOP}", "", "", BOTH),
+    "call end missing": (
+        f"{BEGIN}{CALL}{ID0}{ARGS}{OSLO}{CALL}{ID1}{ARGS}{ROME}{END}",
+        "",
+        "",
+        BOTH,
+    ),
+    "section begins again": (
+        f"{BEGIN}{CALL}{ID0}{ARGS}{OSLO}{BEGIN}{CALL}{ID1}{ARGS}{ROME}{STOP}",
+        "",
+        "",
+        BOTH,
+    ),
     "ended by the output": (f"{BEGIN}{CALL}{ID0}{ARGS}{OSLO}", "", "", BOTH[:1]),
-    "argument marker missing": (f"{CALL}{ID0}{OSLO}{STOP}{CALL}{ID1}\n {ROME}{STOP}", "", "", BOTH),
-    "argument marker missing, null": (f"{CALL}{ID0} null{STOP}", "", "", [("get_weather", 0, "{}")]),
+    "argument marker missing": (
+        f"{CALL}{ID0}{OSLO}{STOP}{CALL}{ID1}\n {ROME}{STOP}",
+        "",
+        "",
+        BOTH,
+    ),
+    "argument marker missing, null": (
+        f"{CALL}{ID0} null{STOP}",
+        "",
+        "",
+        [("get_weather", 0, "{}")],
+    ),
     "argument marker missing, encoded": (
         f"{CALL}{ID0} {json.dumps(OSLO)}{STOP}",
         "",
@@ -314,8 +446,18 @@ FORMS = {
     "argument marker twice": (f"{CALL}{ID0}{ARGS}{ARGS}{OSLO}{STOP}", "", "", BOTH[:1]),
     "argument marker outside": (f"a{ARGS}b", "", "ab", []),
     "stray end markers": (f"a{STOP}b{END}c</think>d", "", "abcd", []),
-    "space around the arguments": (f"{CALL}{ID0}{ARGS} \n{OSLO}\n {STOP}", "", "", BOTH[:1]),
-    "no arguments": (f"{CALL}{ID0}{STOP}{CALL}{ID1}{ARGS} \n{STOP}", "", "", [("get_weather", i, "{}") for i in (0, 1)]),
+    "space around the arguments": (
+        f"{CALL}{ID0}{ARGS} \n{OSLO}\n {STOP}",
+        "",
+        "",
+        BOTH[:1],
+    ),
+    "no arguments": (
+        f"{CALL}{ID0}{STOP}{CALL}{ID1}{ARGS} \n{STOP}",
+        "",
+        "",
+        [("get_weather", i, "{}") for i in (0, 1)],
+    ),
     "a bad call costs only itself": (
         section((ID0, "{1, 2}"), (ID1, ROME)),
         "",
@@ -346,7 +488,12 @@ FORMS = {
         "",
         [("get_weather", 0, '{"city": "<think>x</think>"}')],
     ),
-    "think markers between": (f"{CALL}</think>{ID0}<think>{ARGS}{OSLO}</think>{STOP}", "", "", BOTH[:1]),
+    "think markers between": (
+        f"{CALL}</think>{ID0}<think>{ARGS}{OSLO}</think>{STOP}",
+        "",
+        "",
+        BOTH[:1],
+    ),
     "singular section": (
         f"Hi.{SINGULAR}{CALL}{ID0}{ARGS}{OSLO}{STOP}{CALL}{ID1}{ARGS}{ROME}{STOP}{SINGULAR_END}Bye.",
         "",
@@ -359,7 +506,12 @@ FORMS = {
         "",
         BOTH[:1],
     ),
-    "almost a singular section": ("a <|tool_call_section_begin|", "", "a <|tool_call_section_begin|", []),
+    "almost a singular section": (
+        "a <|tool_call_section_begin|",
+        "",
+        "a <|tool_call_section_begin|",
+        [],
+    ),
     "empty section": (BEGIN + "\n" + END + "Hi", "", "Hi", []),
     "empty call": (CALL + STOP, "", "", [("get_weather", None, "{}")]),
 }
@@ -369,7 +521,11 @@ FORMS = {
 def test_forms(form):
     output, reasoning, content, calls = FORMS[form]
     events = in_every_cut(output, [WEATHER])
-    assert answer(events) == {"reasoning": reasoning, "content": content, "calls": calls}
+    assert answer(events) == {
+        "reasoning": reasoning,
+        "content": content,
+        "calls": calls,
+    }
 
 
 def test_the_prompt_opened_reasoning():
@@ -399,11 +555,23 @@ def test_spelled_markers_are_text_where_there_are_tokens():
     for cut in token_cuts([(mention, None)]):
         assert run(cut, reasoning=True) == [Event("reasoning", mention)]
     arguments = json.dumps({"a": f"{spelled}{SINGULAR}"})
-    for cut in token_cuts([("", CALL), (ID0, None), ("", ARGS), (arguments, None), ("", STOP)]):
+    for cut in token_cuts(
+        [("", CALL), (ID0, None), ("", ARGS), (arguments, None), ("", STOP)]
+    ):
         assert answer(run(cut))["calls"] == [("get_weather", 0, arguments)]
 
 
-@pytest.mark.parametrize("quoted", ['"x {} y"', "'x {} y'", '"x \\" {} y"', '"{}", "b": "{}"', '"{}"\n', '["{}", "y{}"]'])
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        '"x {} y"',
+        "'x {} y'",
+        '"x \\" {} y"',
+        '"{}", "b": "{}"',
+        '"{}"\n',
+        '["{}", "y{}"]',
+    ],
+)
 def test_spelled_markers_in_a_string_are_text(quoted):
     for marker in sorted(MARKERS) + [SINGULAR, SINGULAR_END]:
         arguments = '{"a": ' + quoted.replace("{}", marker) + "}"
@@ -417,9 +585,21 @@ def test_spelled_markers_in_a_string_are_text(quoted):
 @pytest.mark.parametrize(
     "output, name, arguments",
     [
-        (f"{CALL}functions.get_weather:0{ARGS}" + '{"city":', "get_weather", '{"city":'),
-        (f"{CALL}functions.get_weather:0{ARGS}" + '{"city": "Os', "get_weather", '{"city": "Os'),
-        (f"{CALL}functions.get_weather:0{ARGS}" + '{"city": ["Os", ', "get_weather", '{"city": ["Os",'),
+        (
+            f"{CALL}functions.get_weather:0{ARGS}" + '{"city":',
+            "get_weather",
+            '{"city":',
+        ),
+        (
+            f"{CALL}functions.get_weather:0{ARGS}" + '{"city": "Os',
+            "get_weather",
+            '{"city": "Os',
+        ),
+        (
+            f"{CALL}functions.get_weather:0{ARGS}" + '{"city": ["Os", ',
+            "get_weather",
+            '{"city": ["Os",',
+        ),
         (f"{CALL}functions.get_weather:0{ARGS}" + "{'a': 1", "get_weather", "{'a': 1"),
         (f"{CALL}functions.get_weather:0{ARGS}" + OSLO, "get_weather", OSLO),
         (f"{CALL}functions.get_weather:0{ARGS}", "get_weather", ""),
@@ -456,8 +636,14 @@ def test_when_events_come():
         (("'a': 1}", None), []),
         (("", STOP), [Event("arguments", ', "a": 1}'), Event("call_end")]),
         (("", CALL), []),
-        (('get_weather:1 {"', None), [Event("call", name="get_weather", id="get_weather:1"), Event("arguments", '{"')]),
-        (("", END), [Event("arguments", ""[:0])] if False else [Event("call_end")]),
+        (
+            ("get_weather:1 {", None),
+            [
+                Event("call", name="get_weather", id="get_weather:1"),
+                Event("arguments", "{"),
+            ],
+        ),
+        (("", END), [Event("arguments", "}"), Event("call_end")]),
     ]:
         assert stream.feed(*fed) == events, fed
     assert stream.finish() == []
@@ -467,7 +653,9 @@ def test_when_events_come():
 
 
 def parsed(*calls: tuple[str, dict]) -> list[dict]:
-    return [{"id": i, "name": "get_weather", "arguments": json.loads(a)} for i, a in calls]
+    return [
+        {"id": i, "name": "get_weather", "arguments": json.loads(a)} for i, a in calls
+    ]
 
 
 @pytest.mark.parametrize(
@@ -502,13 +690,20 @@ def test_parse_the_inside_of_one_call(text):
 
 def test_parse_the_inside_of_one_call_as_exo_gives_it():
     text = 'functions.multiply:0<|tool_call_argument_begin|>{"a": 2, "b": 3}'
-    expected = {"id": "functions.multiply:0", "name": "multiply", "arguments": {"a": 2, "b": 3}}
+    expected = {
+        "id": "functions.multiply:0",
+        "name": "multiply",
+        "arguments": {"a": 2, "b": 3},
+    }
     assert parse_tool_call(text, None) == [expected]
     inside = f'functions.f:0{ARGS}{{"a": "{CALL}<think>{STOP}"}}'
     assert parse_tool_call(inside)[0]["arguments"] == {"a": f"{CALL}<think>{STOP}"}
 
 
-@pytest.mark.parametrize("text", ["", " ", "Hello.", "Hello {}", OSLO, BEGIN + END, "<think>", STOP, '{"a": "x:1"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "Hello.", "Hello {}", OSLO, BEGIN + END, "<think>", STOP, '{"a": "x:1"}'],
+)
 def test_no_call_is_a_value_error(text):
     with pytest.raises(ValueError):
         parse_tool_call(text, [WEATHER])
@@ -516,7 +711,11 @@ def test_no_call_is_a_value_error(text):
 
 def test_parse_ids_and_arguments():
     for written, arguments, expected in [
-        ("functions_get_weather_3", "{}", {"id": "functions.get_weather:3", "arguments": {}}),
+        (
+            "functions_get_weather_3",
+            "{}",
+            {"id": "functions.get_weather:3", "arguments": {}},
+        ),
         ("call_1", OSLO, {"id": "call_1", "arguments": {"city": "Oslo"}}),
         (ID0, "{1, 2}", {"id": ID0, "arguments": "{1, 2}"}),
         (ID0, '{"a": 1}}', {"id": ID0, "arguments": {"a": 1}}),
@@ -524,7 +723,9 @@ def test_parse_ids_and_arguments():
         (ID0, '{"a": ' + "[" * 10_000 + "]" * 10_000 + "}", None),
     ]:
         (call,) = parse_tool_call(section((written, arguments)), [WEATHER])
-        if expected is None:  # beyond json's limits, which differ: the text itself, or decoded
+        if (
+            expected is None
+        ):  # beyond json's limits, which differ: the text itself, or decoded
             assert call["arguments"] == arguments or isinstance(call["arguments"], dict)
         else:
             assert call == {"name": "get_weather", **expected}
@@ -535,8 +736,40 @@ def test_parse_ids_and_arguments():
 pieces = st.lists(
     st.sampled_from(sorted(MARKERS)).map(lambda m: ("", m))
     | st.sampled_from(
-        [ID0, "call_1", "0", OSLO, '{"a', '": ', '"', "'", "{", "}", "[1, ", "]", ",", "\\", " ", "\n", "null", "True", "é🙂", "\ud800"]
-        + ["<|tool_call", "_section_begin|>", SINGULAR, SINGULAR_END, "<", "<think>", CALL, STOP, "x", "//"]
+        [
+            ID0,
+            "call_1",
+            "0",
+            OSLO,
+            '{"a',
+            '": ',
+            '"',
+            "'",
+            "{",
+            "}",
+            "[1, ",
+            "]",
+            ",",
+            "\\",
+            " ",
+            "\n",
+            "null",
+            "True",
+            "é🙂",
+            "\ud800",
+        ]
+        + [
+            "<|tool_call",
+            "_section_begin|>",
+            SINGULAR,
+            SINGULAR_END,
+            "<",
+            "<think>",
+            CALL,
+            STOP,
+            "x",
+            "//",
+        ]
     ).map(lambda t: (t, None)),
     max_size=25,
 )
@@ -555,12 +788,19 @@ def recut(fed, where: list[int], text: bool):
     out = []
     for piece, marker in merged:
         edges = sorted({0, len(piece), *(i % (len(piece) + 1) for i in where)})
-        cuts = [(piece[a:b], None) for a, b in zip(edges, edges[1:])]
+        cuts = [(piece[a:b], None) for a, b in pairwise(edges)]
         out += [("", marker)] if marker is not None else cuts
     return out
 
 
-@given(pieces, st.lists(st.integers(0, 200), max_size=6), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([None, [WEATHER], [WEATHER, NEWS]]))
+@given(
+    pieces,
+    st.lists(st.integers(0, 200), max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, [WEATHER], [WEATHER, NEWS]]),
+)
 @settings(max_examples=2000, deadline=None)
 def test_any_output_in_any_cut(fed, where, text, reasoning, cut, tools):
     options = {"text": text, "reasoning": reasoning, "cut": cut}
@@ -569,14 +809,15 @@ def test_any_output_in_any_cut(fed, where, text, reasoning, cut, tools):
     assert run(recut(fed, list(range(200)), text), tools, **options) == events
     # Each call is begun and ended, and has text of its own in between at most.
     kinds = " ".join(e.type for e in events if e.type not in ("content", "reasoning"))
-    assert re.fullmatch(r"(call (arguments )?call_end ?)*", kinds + " ".rstrip())
+    assert re.fullmatch(r"(call( arguments)? call_end( |$))*", kinds)
     if not text:
         assert kinds.count("call_end") == sum(marker == CALL for _, marker in fed)
     assert all(e.name for e in events if e.type == "call")
 
 
 words = st.lists(
-    st.sampled_from(sorted(MARKERS)).map(lambda m: ("", m)) | st.sampled_from(["word", " word", "word\n"]).map(lambda t: (t, None)),
+    st.sampled_from(sorted(MARKERS)).map(lambda m: ("", m))
+    | st.sampled_from(["word", " word", "word\n"]).map(lambda t: (t, None)),
     max_size=30,
 )
 
@@ -584,7 +825,10 @@ words = st.lists(
 @given(words, st.booleans(), st.booleans())
 @settings(max_examples=500, deadline=None)
 def test_all_text_is_accounted_for(fed, reasoning, cut):
-    fed = [(text.replace("word", f"word{i}."), marker) for i, (text, marker) in enumerate(fed)]
+    fed = [
+        (text.replace("word", f"word{i}."), marker)
+        for i, (text, marker) in enumerate(fed)
+    ]
     events = run(fed, reasoning=reasoning, cut=cut)
     shown = "".join(e.text + e.id + e.name for e in events)
     for text, _ in fed:
@@ -600,12 +844,19 @@ def test_all_text_is_accounted_for(fed, reasoning, cut):
 @given(st.text(max_size=60), st.sampled_from([None, [WEATHER]]))
 @settings(max_examples=300, deadline=None)
 def test_parse_tool_call_raises_only_value_error(text, tools):
-    for given_text in (text, f"{CALL}{text}", f"{ID0}{ARGS}{text}", f"{CALL}0{ARGS}{{{text}{STOP}{text}"):
+    for given_text in (
+        text,
+        f"{CALL}{text}",
+        f"{ID0}{ARGS}{text}",
+        f"{CALL}0{ARGS}{{{text}{STOP}{text}",
+    ):
         try:
             calls = parse_tool_call(given_text, tools)
         except ValueError:
             continue
-        assert calls and all({"id", "name", "arguments"} == call.keys() for call in calls)
+        assert calls and all(
+            {"id", "name", "arguments"} == call.keys() for call in calls
+        )
         assert all(isinstance(c["arguments"], (dict, str)) for c in calls)
 
 
@@ -616,7 +867,13 @@ def seconds_a_token(count: int, piece: str, end: str) -> float:
     best = float("inf")
     for _ in range(3):
         stream = ToolCallStream([WEATHER])
-        for fed in [("", BEGIN), ("", CALL), (ID0, None), ("", ARGS), ('{"a": "', None)]:
+        for fed in [
+            ("", BEGIN),
+            ("", CALL),
+            (ID0, None),
+            ("", ARGS),
+            ('{"a": "', None),
+        ]:
             stream.feed(*fed)
         begin = time.perf_counter()
         for _ in range(count):
@@ -633,7 +890,16 @@ def test_cost_a_token_does_not_grow(piece, end):
     assert seconds_a_token(32_000, piece, end) < 3 * seconds_a_token(1_000, piece, end)
 
 
-@pytest.mark.parametrize("arguments", ['{"a": "' + "\\q" * 100_000, "[" * 200_000, '{"a":' * 50_000 + "}", "'" * 200_000, '{"a": "' + (STOP + CALL) * 5_000])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": "' + "\\q" * 100_000,
+        "[" * 200_000,
+        '{"a":' * 50_000 + "}",
+        "'" * 200_000,
+        '{"a": "' + (STOP + CALL) * 5_000,
+    ],
+)
 def test_hostile_arguments_take_linear_time(arguments):
     begin = time.perf_counter()
     assert parse_tool_call(f"{ID0}{ARGS}{arguments}", [WEATHER])

@@ -25,7 +25,11 @@ _WORDS = ("true", "false", "null")
 # The grammar: state -> character -> step. A step is the next state, or one of those that
 # ObjectScanner._take() knows. Runs of characters that change nothing are in _RUNS.
 _VALUE = {
-    **{'"': "open value string", "{": "open", "[": "open", "-": "minus", "0": "zero"},
+    '"': "open value string",
+    "{": "open",
+    "[": "open",
+    "-": "minus",
+    "0": "zero",
     **dict.fromkeys(_NONZERO, "integer"),
     **{word[0]: word[0] for word in _WORDS},
 }

@@ -27,7 +27,15 @@ _CALL_END = "<|tool_call_end|>"
 _THINK, _THINK_END = "<think>", "</think>"
 
 MARKERS: frozenset[str] = frozenset(
-    (tool_call_start, tool_call_end, _CALL_BEGIN, _ARGUMENT_BEGIN, _CALL_END, _THINK, _THINK_END)
+    (
+        tool_call_start,
+        tool_call_end,
+        _CALL_BEGIN,
+        _ARGUMENT_BEGIN,
+        _CALL_END,
+        _THINK,
+        _THINK_END,
+    )
 )
 # No tokens, but models write them in place of the section markers.
 _SINGULAR = {
@@ -224,7 +232,9 @@ class ToolCallStream:
         self._add(text[pos:end])
         self._partial = text[end:]
 
-    def _settle(self, doubt: _Doubt, in_string: bool, text: str, begin: int) -> tuple[int, int]:
+    def _settle(
+        self, doubt: _Doubt, in_string: bool, text: str, begin: int
+    ) -> tuple[int, int]:
         """Where to read on, and up to where a marker is certain to be one."""
         self._doubt = None
         end = begin + doubt.end
@@ -370,7 +380,9 @@ def parse_tool_call(text: str, tools: Any | None = None) -> list[dict[str, Any]]
             pieces.append(event.text)
         elif event.type == "call_end":
             value = stream._decoded[len(calls) - 1]
-            calls[-1]["arguments"] = _decode("".join(pieces)) if value is None else value
+            calls[-1]["arguments"] = (
+                _decode("".join(pieces)) if value is None else value
+            )
             pieces.clear()
     if not calls:
         raise ValueError("No tool call found.")

@@ -179,7 +179,9 @@ def accepts(schema: Any, arguments: Any) -> bool:
     if not isinstance(arguments, dict):
         return False
     validator = _Validator(schema)
-    return validator.accepts(schema, arguments) and validator.declares(schema, arguments)
+    return validator.accepts(schema, arguments) and validator.declares(
+        schema, arguments
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -261,14 +263,18 @@ class _Validator:
     def _object(self, schema: dict, value: Any, depth: int) -> bool:
         if not isinstance(value, dict):
             return True
-        if not all(not isinstance(k, str) or k in value for k in _items(schema, "required")):
+        if not all(
+            not isinstance(k, str) or k in value for k in _items(schema, "required")
+        ):
             return False
         properties = schema.get("properties")
         properties = properties if isinstance(properties, dict) else {}
         others = schema.get("additionalProperties", True)
         if schema.get("patternProperties"):
             others = True  # which keys it allows is not looked into
-        return all(self.accepts(properties.get(k, others), v, depth) for k, v in value.items())
+        return all(
+            self.accepts(properties.get(k, others), v, depth) for k, v in value.items()
+        )
 
     def _array(self, schema: dict, value: Any, depth: int) -> bool:
         items = schema.get("items")
