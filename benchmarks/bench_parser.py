@@ -4,8 +4,10 @@
     python -m benchmarks.bench_parser --tokens 1000 32000 --megabytes 1 --json out.json
 
 Streaming: time a token while one long argument is generated, at several lengths. Stock
-keeps the text of a section until it ends, so its cost is shown as what it is: an append.
-Whole: parse time of a large argument as a multiple of json.loads of the same text.
+only appends to the text of a section until it ends, and has no figure here.
+Whole: parse time of a large argument as a multiple of json.loads of the same text. Text
+that is not ASCII takes 2 or 4 bytes a character in memory, and getting several MB of it
+from the system can cost more than the parsing, for stock as well.
 """
 
 from __future__ import annotations
@@ -51,13 +53,14 @@ def stock_parser() -> ModuleType:
     return module
 
 
-def seconds(run: Callable[[], Any], repeats: int) -> float:
-    """The least time of several runs, in seconds."""
-    best = float("inf")
+def seconds(runs: list[Callable[[], Any]], repeats: int) -> list[float]:
+    """The least processor time of each run, in seconds; taken in turns, as machines vary."""
+    best = [float("inf")] * len(runs)
     for _ in range(repeats):
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
+        for i, run in enumerate(runs):
+            begin = time.process_time()
+            run()
+            best[i] = min(best[i], time.process_time() - begin)
     return best
 
 
@@ -90,12 +93,10 @@ def streaming_rows(counts: list[int], repeats: int) -> Iterator[dict[str, Any]]:
     parser = our_parser()
     stream(parser, pieces("prose", counts[0]))  # warm up
     for kind in ("prose", "dense JSON", "faulty"):
-        costs = []
-        for count in counts:
-            tokens = pieces(kind, count)
-            costs.append(
-                seconds(lambda t=tokens: stream(parser, t), repeats) / len(tokens)
-            )
+        outputs = [pieces(kind, count) for count in counts]
+        runs = [lambda t=tokens: stream(parser, t) for tokens in outputs]
+        times = seconds(runs, repeats)
+        costs = [t / len(tokens) for t, tokens in zip(times, outputs)]
         row: dict[str, Any] = {"argument": kind}
         row |= {f"us/token at {n:,}": round(c * 1e6, 3) for n, c in zip(counts, costs)}
         yield row | {"growth": round(costs[-1] / costs[0], 3)}
@@ -130,11 +131,12 @@ def whole_rows(size: int, repeats: int) -> Iterator[dict[str, Any]]:
     ours, stock = our_parser(), stock_parser()
     for kind, text in arguments(size).items():
         call = f"{CALL}{ID}{ARGUMENTS}{text}{CALL_END}"
-        base = seconds(lambda t=text: json.loads(t), repeats)
-        times = [
-            seconds(lambda p=p, c=call: p.parse_tool_call(c), repeats)
-            for p in (ours, stock)
+        runs = [
+            lambda t=text: json.loads(t),
+            lambda c=call: ours.parse_tool_call(c),
+            lambda c=call: stock.parse_tool_call(c),
         ]
+        base, *times = seconds(runs, repeats)
         yield {
             "argument": kind,
             "characters": len(text),
@@ -167,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 8_000, 32_000])
     parser.add_argument("--megabytes", type=float, default=1.0)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     args = parser.parse_args()
     streaming = list(streaming_rows(args.tokens, args.repeats))

@@ -50,11 +50,12 @@ class Writer:
 
 
 def dump(value: Any, **kwargs) -> str:
-    """Compact JSON, non-ASCII text as it is; as text where it is nested too deep."""
+    """Compact JSON, non-ASCII text as it is; raises ValueError if nested too deep."""
+    kwargs = {"ensure_ascii": False, "separators": (",", ":"), **kwargs}
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), **kwargs)
-    except (TypeError, ValueError, RecursionError):
-        return str(value)
+        return json.dumps(value, default=str, **kwargs)
+    except RecursionError:
+        raise ValueError("A tool or message is nested too deep.") from None
 
 
 def text_of(content: Any, write: Writer, part=None):

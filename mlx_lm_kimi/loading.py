@@ -92,8 +92,8 @@ def _finish(wrapper: Any, family: families.Family, model_path: Path) -> Any:
         wrapper._detokenizer_class = KimiStreamingDetokenizer
     else:
         wrapper._detokenizer = KimiStreamingDetokenizer(tokenizer)
-    if family.name == "kimi_k3" and not wrapper.has_thinking:
-        _set_thinking(wrapper, family)
+    if len(family.thinking[0]) > len("<think>"):
+        _set_thinking(wrapper, family)  # mlx-lm takes <think> where it is named, too
     config = families.read_json(Path(model_path) / "tokenizer_config.json")
     if "chat_template_type" not in config:
         # The tokenizer renders itself: only so can content be told from control tokens.

@@ -48,7 +48,7 @@ def test_the_hook_imports_only_the_standard_library():
 
 
 SEAMS_STATE = """
-    import mlx_lm, mlx_lm.server
+    import mlx_lm.server, mlx_lm.tool_parsers, mlx_lm.chat_templates
     from mlx_lm_kimi import activation
     print([s.name for s in activation.SEAMS if not activation.is_active(s)])
 """

@@ -1,0 +1,339 @@
+"""The tokenizer rooms: exact ids, the cache, linear detokenizing."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.utils import load_tokenizer
+
+from mlx_lm_kimi import convert, families, segments, tokenizer
+from mlx_lm_kimi.detokenizer import KimiStreamingDetokenizer
+from tests.conftest import DATA, ROOT, rows
+from tests.scripted import make_directory
+
+GOLDENS = rows("goldens/tokenizer.jsonl")
+
+
+@pytest.fixture(scope="module")
+def kimi(kimi_directories):
+    return tokenizer.load(kimi_directories["thinking"])
+
+
+@pytest.mark.parametrize("row", GOLDENS, ids=lambda r: r["id"])
+def test_goldens(row, kimi):
+    assert kimi.encode(row["text"]) == row["ids"]
+    assert kimi(row["text"])["input_ids"] == row["ids"]
+    assert kimi.encode_content(row["text"]) == row["ids_plain"]
+    assert kimi.decode(row["ids"]) == row["text"]
+
+
+def test_batches(kimi):
+    texts = [row["text"] for row in GOLDENS[:60]]
+    assert kimi(texts)["input_ids"] == [row["ids"] for row in GOLDENS[:60]]
+
+
+def test_names(kimi, kimi_directories):
+    assert len(kimi) == 163840 and len(kimi.special_ids) == 256
+    expected = {
+        "[BOS]": 163584,
+        "[EOS]": 163585,
+        "<|im_end|>": 163586,
+        "<|im_user|>": 163587,
+        "<|im_assistant|>": 163588,
+        "<|im_system|>": 163594,
+        "<|tool_calls_section_begin|>": 163595,
+        "<|tool_calls_section_end|>": 163596,
+        "<|tool_call_begin|>": 163597,
+        "<|tool_call_argument_begin|>": 163598,
+        "<|tool_call_end|>": 163599,
+        "<|im_middle|>": 163601,
+        "<think>": 163606,
+        "</think>": 163607,
+        "[UNK]": 163838,
+        "[PAD]": 163839,
+        "<|reserved_token_163600|>": 163600,
+    }
+    for name, i in expected.items():
+        assert kimi.convert_tokens_to_ids(name) == kimi.special_ids[name] == i
+        assert kimi.convert_ids_to_tokens(i) == name and kimi.decode([i]) == name
+    assert kimi.decode([163606]) + "hello" + kimi.decode([163607]) == "<think>hello</think>"
+    assert kimi.decode(kimi.encode("a<|im_end|>"), skip_special_tokens=True) == "a"
+    instruct = tokenizer.load(kimi_directories["instruct"])
+    assert "<think>" not in instruct.get_vocab() and "<think>" in kimi.get_vocab()
+
+
+@pytest.mark.parametrize(
+    "unit, count", [("a", 60_001), (" ", 60_001), ("ab ", 150_000), ("x", 25_000), ("x", 25_001), ("你", 30_000)]
+)
+def test_long_runs_are_cut_as_moonshots_encoder_does(unit, count, kimi):
+    text = unit * count
+    cut, start, run = [], 0, 1
+    for begin in range(0, len(text), 400_000):
+        part, start, run = text[begin : begin + 400_000], 0, 1
+        for i in range(1, len(part)):
+            run = run + 1 if part[i].isspace() == part[i - 1].isspace() else 1
+            if run > 25_000:
+                cut.append(part[start:i])
+                start, run = i, 1
+        cut.append(part[start:])
+    expected = [i for piece in cut for i in kimi._content.encode(piece).ids]
+    assert kimi.encode_content(text) == kimi.encode(text) == expected
+
+
+def test_lone_surrogates_do_not_raise(kimi):
+    assert kimi.decode(kimi.encode("a\ud800b")) == "a\ufffdb"
+    assert kimi.decode(kimi.encode_content("\udfff")) == "\ufffd"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60))
+def test_round_trip(text):
+    kimi = _shared()
+    assert kimi.decode(kimi.encode_content(text)) == text
+    assert not set(kimi.encode_content(text)) & set(kimi.special_ids.values())
+
+
+_loaded = []
+
+
+def _shared():
+    if not _loaded:
+        _loaded.append(tokenizer.load(DATA / "kimi_tokenizer"))
+    return _loaded[0]
+
+
+# Loading ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_remote_code_never_runs(kimi_directories, trust):
+    wrapper = load_tokenizer(kimi_directories["thinking"], {"trust_remote_code": trust})
+    assert isinstance(wrapper._tokenizer, tokenizer.KimiTokenizer)
+    assert wrapper.encode("<|im_end|>") == [163586]
+
+
+@pytest.mark.parametrize("directory", ["instruct", "thinking", "k25"])
+def test_selection_by_model_type(directory, kimi_directories):
+    wrapper = load_tokenizer(kimi_directories[directory])
+    assert wrapper.has_tool_calling and wrapper.has_chat_template
+    assert wrapper.tool_call_start == "<|tool_calls_section_begin|>"
+    assert wrapper.tool_call_end == "<|tool_calls_section_end|>"
+    assert wrapper.eos_token_ids == {163585, 163586}
+    assert wrapper.has_thinking == (directory != "instruct")
+    if wrapper.has_thinking:
+        assert (wrapper.think_start, wrapper.think_end) == ("<think>", "</think>")
+
+
+@pytest.mark.parametrize("eos", [163585, 163586, [163586], None])
+def test_end_tokens_whatever_the_configuration_says(eos, kimi_directories):
+    wrapper = load_tokenizer(kimi_directories["thinking"], eos_token_ids=eos)
+    assert wrapper.eos_token_ids == {163585, 163586}
+
+
+@pytest.mark.parametrize("model_type", ["kimi_linear", "kimi_vl", "deepseek_v3"])
+def test_other_model_types(model_type, tmp_path):
+    path = make_directory(tmp_path / "k", model_type, weights=False)
+    assert families.detect(path) is families.KIMI_K2
+    assert load_tokenizer(path).tool_parser.__module__ == "mlx_lm.tool_parsers.kimi_k2"
+
+
+def test_k3_names(tmp_path):
+    path = make_directory(tmp_path / "k", "kimi_k3", weights=False)
+    file = path / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    for i, name in enumerate(("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")):
+        config["added_tokens_decoder"][str(163586 + i)] = {"content": name, "special": True}
+    file.write_text(json.dumps(config))
+    wrapper = load_tokenizer(path)
+    assert wrapper.eos_token_ids == {163585, 163589}
+    assert wrapper.think_start_tokens == (163586, 39964, 163588)
+    assert wrapper.has_tool_calling and wrapper.tool_call_start == "<|open|>tools<|sep|>"
+
+
+def test_deepseek_is_left_alone(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+
+    (tmp_path / "config.json").write_text('{"model_type": "deepseek_v3"}')
+    plain = Tokenizer(BPE(vocab={"a": 0, "<|im_end|>": 1}, merges=[]))
+    plain.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert families.detect(tmp_path) is None
+    wrapper = load_tokenizer(tmp_path)
+    assert not isinstance(wrapper._tokenizer, tokenizer.KimiTokenizer)
+    assert not wrapper.has_tool_calling
+
+
+def test_a_directorys_own_parser_wins(tmp_path):
+    path = make_directory(tmp_path / "k", weights=False)
+    file = path / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tool_parser_type": "json_tools"}))
+    assert load_tokenizer(path).tool_call_start == "<tool_call>"
+    assert not families.is_native(path)
+
+
+def test_without_token_names(tmp_path):
+    path = make_directory(tmp_path / "k", weights=False)
+    (path / "tokenizer_config.json").unlink()
+    assert tokenizer.load(path).encode("<|im_middle|>[EOS]") == [163601, 163585]
+
+
+def test_a_tokenizer_json_is_served(tmp_path, kimi):
+    path = make_directory(tmp_path / "k", weights=False)
+    kimi.save_pretrained(path)
+    (path / "tiktoken.model").unlink()
+    again = load_tokenizer(path)
+    for row in GOLDENS[::5]:
+        assert again.encode(row["text"]) == row["ids"]
+
+
+def test_a_saved_directory_loads_in_transformers(tmp_path, kimi):
+    from transformers import AutoTokenizer
+
+    kimi.save_pretrained(tmp_path)
+    stock = AutoTokenizer.from_pretrained(tmp_path)
+    for row in GOLDENS[::5]:
+        if len(row["text"]) < 25_000:
+            assert stock.encode(row["text"]) == row["ids"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "not base64", "a rank is missing", "empty"])
+def test_a_damaged_vocabulary(damage, tmp_path):
+    path = make_directory(tmp_path / "k", weights=False)
+    file = path / "tiktoken.model"
+    lines = file.read_bytes().splitlines(keepends=True)
+    if damage == "missing":
+        file.unlink()
+    else:
+        broken = {"not base64": [b"?? 0\n"], "a rank is missing": lines[:5] + lines[6:9], "empty": []}
+        file.write_bytes(b"".join(broken[damage]))
+    with pytest.raises((ValueError, FileNotFoundError)):
+        tokenizer.load(path)
+
+
+# The cache ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A directory with few ranks, and an empty cache."""
+    path = make_directory(tmp_path / "k", weights=False)
+    lines = (path / "tiktoken.model").read_bytes().splitlines(keepends=True)
+    (path / "tiktoken.model").write_bytes(b"".join(lines[:2000]))
+    (path / "tokenizer_config.json").unlink()
+    monkeypatch.setenv("MLX_LM_KIMI_CACHE", str(tmp_path / "cache"))
+    return path, tmp_path / "cache"
+
+
+def test_the_cache_is_used(small, monkeypatch):
+    path, cache = small
+    ids = tokenizer.load(path).encode("hello <|im_end|>")
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(convert, "build", None)
+    assert tokenizer.load(path).encode("hello <|im_end|>") == ids
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"x\n{}", None])
+def test_a_damaged_cache_is_rebuilt(small, damage):
+    path, cache = small
+    ids = tokenizer.load(path).encode("hello")
+    (entry,) = cache.iterdir()
+    whole = entry.read_bytes()
+    # None: one byte in the middle is another.
+    middle = len(whole) // 2
+    changed = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    entry.write_bytes(changed if damage is None else damage)
+    assert tokenizer.load(path).encode("hello") == ids
+    assert entry.read_bytes() == whole
+
+
+def test_other_names_are_another_entry(small):
+    path, cache = small
+    tokenizer.load(path)
+    names = {"added_tokens_decoder": {"2002": {"content": "<|other|>"}}}
+    (path / "tokenizer_config.json").write_text(json.dumps(names))
+    assert tokenizer.load(path).special_ids["<|other|>"] == 2002
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_nothing_is_writable(small, monkeypatch, tmp_path):
+    path, _ = small
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MLX_LM_KIMI_CACHE", str(tmp_path / "file" / "below"))
+    assert tokenizer.load(path).encode("<|im_end|>") == [2002]
+    os.chmod(path, stat.S_IRUSR | stat.S_IXUSR)
+    assert tokenizer.load(path).encode("<|im_end|>") == [2002]
+
+
+def test_several_processes_at_once(small):
+    path, cache = small
+    code = f"from mlx_lm_kimi import tokenizer; print(tokenizer.load({str(path)!r}).encode('hello'))"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = {process.communicate()[0] for process in started}
+    assert len(printed) == 1 and printed.pop().startswith("[")
+    assert len(list(cache.iterdir())) == 1, "no temporary file is left"
+
+
+# Detokenizing ------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 163839), max_size=40))
+def test_streamed_text_is_the_decoded_text(ids):
+    kimi = _shared()
+    detokenizer = KimiStreamingDetokenizer(kimi)
+    pieces = []
+    for i in ids:
+        detokenizer.add_token(i)
+        pieces.append(detokenizer.last_segment)
+    detokenizer.finalize()
+    pieces.append(detokenizer.last_segment)
+    official = b"".join(kimi.token_bytes(i) for i in ids).decode("utf-8", "replace")
+    assert "".join(pieces) == detokenizer.text == kimi.decode(ids) == official
+    assert detokenizer.tokens == ids
+
+
+def test_characters_are_never_cut(kimi_directories):
+    wrapper = load_tokenizer(kimi_directories["thinking"])
+    detokenizer = wrapper.detokenizer
+    text = "🙂🚀 𝒳𝓎 é 你好 👍🏽" * 3
+    for i in wrapper.encode(text):
+        detokenizer.add_token(i)
+        assert "\ufffd" not in detokenizer.last_segment
+    detokenizer.finalize()
+    assert detokenizer.text == text
+    assert wrapper.detokenizer.text == "", "every caller gets a fresh one"
+
+
+def test_detokenizing_is_linear(kimi):
+    ids = kimi.encode_content("word " * 40_000)
+
+    def seconds(count: int) -> float:
+        best = 1e9
+        for _ in range(3):
+            detokenizer = KimiStreamingDetokenizer(kimi)
+            start = time.perf_counter()
+            for i in ids[:count]:
+                detokenizer.add_token(i)
+                _ = detokenizer.last_segment
+            best = min(best, time.perf_counter() - start)
+        return best / count
+
+    # Quadratic cost would be a factor of 16; the bound leaves room for a busy machine.
+    assert seconds(32_000) < 5 * seconds(2_000)
+
+
+def test_segments(kimi):
+    parts = [("<|im_user|>", True), ("us", False), ("er", False), ("<|im_end|>", False), ("<|im_end|>", True)]
+    expected = [163587, *kimi.encode_content("user<|im_end|>"), 163586]
+    assert segments.encode(kimi, parts) == expected
+    assert segments.encode(kimi, []) == []
