@@ -20,7 +20,10 @@ TOOLS = [
         "type": "function",
         "function": {
             "name": name,
-            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}},
+            },
         },
     }
     for name in ("read_file", "list_files", "run")
@@ -67,25 +70,54 @@ def plain_ids(tokenizer):
     return Plain()
 
 
+def ask(client, stream: bool, messages: list[dict]) -> tuple[dict, dict]:
+    """(message, usage), put together as clients do."""
+    request = {"model": "default_model", "messages": messages, "tools": TOOLS}
+    if not stream:
+        answer = client.chat.completions.create(**request).model_dump(
+            exclude_unset=True
+        )
+        return answer["choices"][0]["message"], answer["usage"]
+    message, calls, usage = {"role": "assistant"}, {}, {}
+    chunks = client.chat.completions.create(
+        **request, stream=True, stream_options={"include_usage": True}
+    )
+    for chunk in chunks:
+        chunk = chunk.model_dump(exclude_unset=True)
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            for key in ("content", "reasoning", "reasoning_content"):
+                if delta.get(key):
+                    message[key] = message.get(key, "") + delta[key]
+            for entry in delta.get("tool_calls") or []:
+                call = calls.setdefault(entry.pop("index"), entry)
+                if call is not entry:
+                    text = entry["function"]["arguments"]
+                    call["function"]["arguments"] += text
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    return message, usage
+
+
 def session(server, stream: bool) -> tuple[int, int]:
     """(generated tokens prefilled again, generated tokens before the last turn)."""
-    from tests.chat import streamed, whole
-
     messages = [{"role": "user", "content": f"[agent] Fix it, please. {stream}"}]
     again = generated = before = last = 0
     for i in range(len(TURNS) + 1):
-        ask = streamed if stream else whole
-        answer = ask(server.client(), model="default_model", messages=messages, tools=TOOLS)
-        usage = answer["usage"]
+        message, usage = ask(server.client(), stream, messages)
         if i:
             cached = usage["prompt_tokens_details"]["cached_tokens"]
             again += min(last, max(0, before - cached))
             generated += last
         before, last = usage["total_tokens"], usage["completion_tokens"]
-        message = answer["message"]
         messages.append(message)
         for call in message.get("tool_calls", []):
-            result = {"role": "tool", "tool_call_id": call["id"], "content": TURNS[i][2]}
+            result = {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "content": TURNS[i][2],
+            }
             messages.append(result)
     return again, generated
 

@@ -24,7 +24,7 @@ def make_directory(path: Path, model_type: str = "kimi_k2") -> Path:
     from tests import scripted
 
     template = (ROOT / "tests/data/templates" / f"{model_type}.jinja").read_text()
-    scripted.make_directory(path, model_type, template=template)
+    scripted.make_directory(path, model_type, template=template, eos_token_id=163586)
     tokenizer.load(path).save_pretrained(path)
     (path / "tokenization_kimi.py").unlink()
     config = json.loads((path / "tokenizer_config.json").read_text())
@@ -71,8 +71,9 @@ def worker(path: str, script: Callable[[Any], dict[str, Any]]) -> None:
     """Run a measurement on a server of this directory and print its result as JSON."""
     from tests.scripted import Scripts, Server
 
-    server = Server(Path(path), Scripts(), "--max-tokens", "100000", "--log-level", "ERROR")
-    try:
-        print(json.dumps(script(server)))
-    finally:
-        server.close()
+    server = Server(
+        Path(path), Scripts(), "--max-tokens", "100000", "--log-level", "ERROR"
+    )
+    print(json.dumps(script(server)), flush=True)
+    server.close()
+    os._exit(0)  # a client that hung up may have left a thread behind

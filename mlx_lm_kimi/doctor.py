@@ -42,7 +42,9 @@ def installed(hook_was_on: bool) -> list[Row]:
         importlib.import_module("mlx.core")
         rows.append(("mlx", _version("mlx") or "?", ""))
     except ImportError as e:
-        rows.append(("mlx", f"does not import: {e}", "on Linux: pip install 'mlx[cpu]'"))
+        rows.append(
+            ("mlx", f"does not import: {e}", "on Linux: pip install 'mlx[cpu]'")
+        )
     rows.append(_hook_row(hook_was_on))
     return rows
 
@@ -65,10 +67,14 @@ def seams() -> list[Row]:
             try:
                 importlib.import_module(seam.module)
             except Exception as e:
-                rows.append((seam.name, f"{seam.module}: {e}", "see mlx and mlx-lm above"))
+                rows.append(
+                    (seam.name, f"{seam.module}: {e}", "see mlx and mlx-lm above")
+                )
                 continue
         active = activation.is_active(seam)
-        why = "; ".join(str(w.message) for w in caught if "mlx-lm-kimi" in str(w.message))
+        why = "; ".join(
+            str(w.message) for w in caught if "mlx-lm-kimi" in str(w.message)
+        )
         fix = "" if active else why or "the hook is off, or mlx-lm is not supported"
         rows.append((seam.name, seam.module, fix))
     return rows
@@ -76,7 +82,9 @@ def seams() -> list[Row]:
 
 def _files(path: Path) -> list[Row]:
     rows = []
-    tokenizers = [n for n in ("tiktoken.model", "tokenizer.json") if (path / n).is_file()]
+    tokenizers = [
+        n for n in ("tiktoken.model", "tokenizer.json") if (path / n).is_file()
+    ]
     fix = "" if tokenizers else "copy tiktoken.model from the original checkpoint"
     rows.append(("tokenizer", ", ".join(tokenizers) or "missing", fix))
     config = path / "tokenizer_config.json"
@@ -119,7 +127,11 @@ def _served(path: Path, family: families.Family) -> list[Row]:
     native = families.is_native(path)
     handler = "mlx_lm_kimi (streamed calls)" if native else "mlx_lm's own"
     return [
-        ("chat template", "the directory's own" if own else family.chat_template_type, ""),
+        (
+            "chat template",
+            "the directory's own" if own else family.chat_template_type,
+            "",
+        ),
         (
             "tool calling",
             f"{tokenizer.tool_call_start} … {tokenizer.tool_call_end}",

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +26,22 @@ from .schema import Converted, settle
 logger = logging.getLogger(__name__)
 
 FAMILIES = ("kimi_k2", "kimi_k25")
-SECTION_BEGIN, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+SECTION_BEGIN, SECTION_END = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+)
 CALL_BEGIN, CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 ARGUMENT_BEGIN = "<|tool_call_argument_begin|>"
 CALL_MARKERS = (SECTION_BEGIN, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END, SECTION_END)
 # Ordinary tokens come first in every Kimi vocabulary, control tokens from here on.
 FIRST_CONTROL = 163584
 FREE = f"<[0-{FIRST_CONTROL - 1}]>*"
-# Calls in one answer; each has its own index, and a grammar is finite.
+# Calls in one answer: each has its own index, and a grammar is finite.
 MAX_CALLS = 128
+INDEX_BLOCK = 64
 MAX_INDEX = 10**9
+# Tool sets whose rules are kept.
+MAX_BUILT = 32
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,14 @@ class ConstraintSpec:
     next_index: int = 0
 
     @property
+    def may_call(self) -> bool:
+        """Whether the answer may hold calls."""
+        return bool(self.tools) and self.choice != "none"
+
+    @property
     def must_call(self) -> bool:
         """Whether the answer is calls and nothing else."""
-        return self.choice in ("required", "function")
+        return self.may_call and self.choice in ("required", "function")
 
     @property
     def only_forbids(self) -> bool:
@@ -77,73 +90,121 @@ def build(
         has_thinking: the model may open a think block itself.
 
     With required calls a response_format has no content to shape, and is ignored.
+    The grammar begins with ``first_token``, if that is one.
 
     Raises:
         RequestError: a schema or a name can't be enforced.
     """
-    calls_possible = bool(spec.tools) and spec.choice != "none"
-    if not calls_possible and spec.response_format is None:
+    if not (spec.may_call or spec.response_format is not None):
         return None
     if family not in FAMILIES:
         logger.warning("Answers of %s are not constrained", family)
         return None
-    rules = _Rules(spec)
-    section = rules.section() if calls_possible else ""
-    if spec.must_call:
-        body = section
-    elif spec.response_format is not None:
-        content = rules.content()
-        body = f"({content} | {section})" if section else content
-    else:
-        body = f"{FREE} {section}?"
+    body, rules = _rules(spec)
     thought = ""
     if thinking_open:
         thought = f"{FREE} </think> "
     elif has_thinking:
         thought = "thought? "
-        rules.lines.append(f"thought: <think> {FREE} </think>")
-    return "\n".join([f"start: {thought}{body} <|im_end|>", *rules.text(), ""])
+        rules = f"thought: <think> {FREE} </think>\n{rules}"
+    turn = f"{thought}{body} <|im_end|>"
+    if not spec.may_call:
+        return f"start: {turn}\n{rules}\n"
+    starts = " | ".join(f"<[{k}]> turn::{k}" for k in range(INDEX_BLOCK))
+    return f"start: {starts}\nturn::_: {turn}\n{rules}\n"
+
+
+def first_token(spec: ConstraintSpec) -> int | None:
+    """The token that a matcher takes before the answer's own; None if there is none.
+
+    It says at which index the calls begin: so one compiled grammar serves all turns of
+    a conversation (it changes every INDEX_BLOCK calls).
+    """
+    return _index(spec) % INDEX_BLOCK if spec.may_call else None
+
+
+def _index(spec: ConstraintSpec) -> int:
+    return min(max(spec.next_index, 0), MAX_INDEX)
+
+
+_built: OrderedDict[str, tuple[str, str]] = OrderedDict()
+_built_lock = threading.Lock()
+
+
+def _rules(spec: ConstraintSpec) -> tuple[str, str]:
+    """The body of a turn and the rules it needs. Kept for the last tool sets."""
+    try:
+        key = json.dumps(
+            [
+                list(spec.tools),
+                spec.choice,
+                spec.name,
+                spec.parallel,
+                spec.response_format,
+                _index(spec) // INDEX_BLOCK,
+            ]
+        )
+    except (TypeError, ValueError, RecursionError):
+        return _Rules(spec).text()  # which says what is wrong
+    with _built_lock:
+        if key in _built:
+            _built.move_to_end(key)
+            return _built[key]
+    text = _Rules(spec).text()
+    with _built_lock:
+        _built[key] = text
+        while len(_built) > MAX_BUILT:
+            _built.popitem(last=False)
+    return text
 
 
 class _Rules:
-    """The rules below start, each schema once."""
+    """The rules below a turn, each schema once."""
 
     def __init__(self, spec: ConstraintSpec):
         self._spec = spec
-        self.lines: list[str] = []
+        self._lines: list[str] = []
         self._schemas: list[tuple[str, Converted, str]] = []
         self._shared: dict[str, str] = {}
         # Under auto the model's own whitespace stays; what it is made to write is compact.
         self._style = "compact" if spec.must_call else "free"
 
-    def text(self) -> list[str]:
+    def text(self) -> tuple[str, str]:
+        """The body and the rules."""
+        spec = self._spec
+        section = self._section() if spec.may_call else ""
+        if spec.must_call:
+            body = section
+        elif spec.response_format is not None:
+            content = self._content()
+            body = f"({content} | {section})" if section else content
+        else:
+            body = f'{FREE} ({section} | "")'
         settle(schema for _, schema, _ in self._schemas)
         written = [
-            f"{name}: %json {schema.text(style)}" for name, schema, style in self._schemas
+            f"{name}: %json {schema.text(style)}"
+            for name, schema, style in self._schemas
         ]
-        return self.lines + written
+        return body, "\n".join(self._lines + written)
 
-    def section(self) -> str:
-        """The rule of a section of calls."""
-        spec, called = self._spec, _callable_tools(self._spec)
-        first = min(max(spec.next_index, 0), MAX_INDEX)
-        if spec.parallel and spec.choice != "function":
-            self.lines += [
-                f"section: {SECTION_BEGIN} calls::0 {SECTION_END}",
-                f"calls::_: call::_ | call::_ calls::incr(_) %if lt(_, {MAX_CALLS - 1})",
-                "index::_: "
-                + " | ".join(f'"{first + k}" %if eq(_, {k})' for k in range(MAX_CALLS)),
-            ]
-            head, index = "call::_", ":\" index::_"
-        else:
-            self.lines.append(f"section: {SECTION_BEGIN} call {SECTION_END}")
-            head, index = "call", f':{first}"'
+    def _section(self) -> str:
+        """The rule of a section of calls. Its parameter counts them."""
+        spec = self._spec
+        several = spec.parallel and spec.choice != "function"
+        first = _index(spec) // INDEX_BLOCK * INDEX_BLOCK
+        last = INDEX_BLOCK + MAX_CALLS
         options = []
-        for position, tool in called:
-            name = json.dumps("functions." + tool["function"]["name"])[:-1]
-            options.append(f"{name}{index} {self._arguments(position, tool)}")
-        self.lines.append(f"{head}: {CALL_BEGIN} ({' | '.join(options)}) {CALL_END}")
-        return "section"
+        for position, tool in _callable_tools(spec):
+            name = json.dumps(f"functions.{tool['function']['name']}:")
+            options.append(f"{name} index::_ {self._arguments(position, tool)}")
+        self._lines += [
+            f"section::_: {SECTION_BEGIN} {'calls' if several else 'call'}::_ {SECTION_END}",
+            f"calls::_: call::_ | call::_ calls::incr(_) %if lt(_, {last - 1})",
+            f"call::_: {CALL_BEGIN} ({' | '.join(options)}) {CALL_END}",
+            "index::_: "
+            + " | ".join(f'"{first + k}" %if eq(_, {k})' for k in range(last)),
+        ]
+        return "section::_"
 
     def _arguments(self, position: int, tool: dict[str, Any]) -> str:
         """The rule of a tool's arguments. Tools with equal schemas share it."""
@@ -154,25 +215,23 @@ class _Rules:
             schema = {"type": "object"}
         param = f"tools[{position}].function.parameters"
         converted = Converted(schema, strict=strict, param=param)
-        return self._rule(converted, self._style, ARGUMENT_BEGIN, str(strict))
+        return f"{ARGUMENT_BEGIN} {self._json(converted, self._style)}"
 
-    def content(self) -> str:
+    def _content(self) -> str:
         """The rule of the content that response_format asks for."""
         kind, *rest = self._spec.response_format or ()
-        if kind == "json_object":
-            schema, strict = {"type": "object"}, False
-        else:
+        schema, strict = {"type": "object"}, False
+        if kind == "json_schema":
             schema, strict = rest[0], bool(rest[1])
         param = "response_format.json_schema.schema"
-        return self._rule(Converted(schema, strict=strict, param=param), "compact", "")
+        return self._json(Converted(schema, strict=strict, param=param), "compact")
 
-    def _rule(self, schema: Converted, style: str, before: str, key: str = "") -> str:
-        shared = key + style + before + schema.text(style)
-        if shared not in self._shared:
-            name = f"json{len(self._schemas)}"
-            self._schemas.append((name, schema, style))
-            self._shared[shared] = name
-        return f"{before} {self._shared[shared]}".strip()
+    def _json(self, schema: Converted, style: str) -> str:
+        key = f"{schema.strict} {style} {schema.text(style)}"
+        if key not in self._shared:
+            self._shared[key] = f"json{len(self._schemas)}"
+            self._schemas.append((self._shared[key], schema, style))
+        return self._shared[key]
 
 
 def _callable_tools(spec: ConstraintSpec) -> list[tuple[int, dict[str, Any]]]:

@@ -101,4 +101,5 @@ def register() -> bool:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     loaded = [sys.modules[m] for m in sorted(MODULES) if m in sys.modules]
-    return all([_activate(module) for module in loaded])
+    done = [_activate(module) for module in loaded]
+    return all(done)

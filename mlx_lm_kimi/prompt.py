@@ -27,10 +27,14 @@ def render(
     template of the tokenizer's family does.
     """
     family = getattr(tokenizer, "kimi_family", "kimi_k2")
-    tools = [t if isinstance(t, dict) else get_json_schema(t) for t in tools or []] or None
-    own = tokenizer.get_chat_template(chat_template, tools) if (
-        chat_template or tokenizer.chat_template
-    ) else None
+    tools = [
+        t if isinstance(t, dict) else get_json_schema(t) for t in tools or []
+    ] or None
+    own = (
+        tokenizer.get_chat_template(chat_template, tools)
+        if (chat_template or tokenizer.chat_template)
+        else None
+    )
     if own is None:
         name = families.FAMILIES[family].chat_template_type
         module = importlib.import_module(f"mlx_lm.chat_templates.{name}")

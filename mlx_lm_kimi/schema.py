@@ -11,17 +11,36 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from .protocol.errors import RequestError
 from .references import References, Unresolved
-from .schema_limits import MAX_NODES, MAX_REPEATS, check_size
+from .schema_facts import (
+    MAX_INTEGER,
+    MAX_NUMBER,
+    PLAIN_KEY,
+    TYPES,
+    are_names,
+    can_divide,
+    escaped,
+    inner_bound,
+    integers_only,
+    is_exact,
+    is_finite,
+    is_text,
+    needs_trial,
+)
+from .schema_limits import (
+    MAX_NODES,
+    MAX_PATTERN_SIZE,
+    MAX_REPEATS,
+    check_size,
+    pattern_size,
+)
 
 logger = logging.getLogger(__name__)
 
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _NUMBER = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING = ("minLength", "maxLength", "pattern", "format")
 _ARRAY = ("minItems", "maxItems", "items", "prefixItems", "additionalItems")
@@ -49,16 +68,6 @@ _DEMANDS_NOTHING: dict[str, tuple[Any, ...]] = {
 }
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname")
 _FORMATS += ("ipv4", "ipv6", "uuid", "uri")
-# A key without escapes: an undeclared one can't be another spelling of a declared one.
-PLAIN_KEY = "^[^\\x00-\\x1f\\x7f]*$"
-# llguidance computes bounds in 64 bits; the greatest float below 2**63, and 2**53.
-MAX_INTEGER = 9223372036854774784
-MAX_NUMBER = 2**53
-# Keywords whose use can make llguidance refuse a schema: those are tried beforehand.
-_NEED_TRIAL = frozenset(
-    ("pattern", "format", "oneOf", "allOf", "patternProperties", "minProperties")
-    + ("maxProperties", "enum", "const", "anyOf", "minLength", "maxLength", *_NUMBER)
-)
 STYLES: dict[str, dict[str, Any]] = {
     # As Kimi writes it.
     "compact": {"whitespace_flexible": False},
@@ -148,14 +157,12 @@ class Converted:
         for key, value in node.items():
             applies = _APPLIES.get(key)
             if applies is None or types is None or any(t in types for t in applies):
-                self._keyword(out, node, key, value, f"{path}/{_escaped(key)}", path)
+                self._keyword(out, node, key, value, f"{path}/{escaped(key)}", path)
         if types is not None:
             out["type"] = types[0] if len(types) == 1 else types
-        _integers_only(out)
+        integers_only(out)
         self._open_keys(out)
-        self.needs_trial |= not _NEED_TRIAL.isdisjoint(out) or (
-            "$ref" in out and len(out) > 1
-        )
+        self.needs_trial |= needs_trial(out)
         return out
 
     def _types(self, node: dict, path: str) -> list[str] | None:
@@ -188,7 +195,7 @@ class Converted:
         elif key in ("items", "prefixItems", "additionalItems"):
             self._items(out, node, key, value, here, path)
         elif key == "required":
-            if isinstance(value, list) and all(_is_text(v) for v in value):
+            if isinstance(value, list) and all(is_text(v) for v in value):
                 out[key] = list(dict.fromkeys(value))
             else:
                 self.cannot(path, key, "is not a list of names")
@@ -246,9 +253,9 @@ class Converted:
         return {"allOf": [others, inlined]} if others else inlined
 
     def _map(self, out: dict, key: str, value: Any, here: str, path: str) -> None:
-        if not isinstance(value, dict) or not all(_is_text(k) for k in value):
+        if not isinstance(value, dict) or not all(is_text(k) for k in value):
             return self.cannot(path, key, "is not a map of names to schemas")
-        out[key] = {k: self._node(v, f"{here}/{_escaped(k)}") for k, v in value.items()}
+        out[key] = {k: self._node(v, f"{here}/{escaped(k)}") for k, v in value.items()}
 
     def _items(
         self, out: dict, node: dict, key: str, value: Any, here: str, path: str
@@ -267,7 +274,7 @@ class Converted:
         values = value if key == "enum" else [value]
         if not isinstance(values, list) or not values:
             return self.cannot(path, key, "is not a list of values")
-        if not all(map(_is_exact, values)):
+        if not all(map(is_exact, values)):
             return self.cannot(path, key, "holds a value that can't be written exactly")
         out[key] = value
 
@@ -282,7 +289,7 @@ class Converted:
                 return
             value = MAX_REPEATS[key]
         required = node.get("required")
-        given = len(set(required)) if _are_names(required) else 0
+        given = len(set(required)) if are_names(required) else 0
         if key == "minProperties" and value > max(1, given):
             # The same undeclared key may come twice, and counts once.
             self.cannot(path, key)
@@ -291,10 +298,12 @@ class Converted:
         out[key] = max(value, out.get(key, 0))
 
     def _string(self, out: dict, key: str, value: Any, path: str) -> None:
-        if not _is_text(value):
+        if not is_text(value):
             return self.cannot(path, key, "is not a string")
         if key == "format" and value not in _FORMATS:
             return self.cannot(path, key, f"({value}) is not one of the known ones")
+        if key == "pattern" and pattern_size(value) > MAX_PATTERN_SIZE:
+            return self.cannot(path, key, "repeats too much")
         out[key] = value
         if value == "date" and key == "format":
             # The library's own rule also takes an empty string.
@@ -310,12 +319,12 @@ class Converted:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return self.cannot(path, key, "is not a number")
         if key == "multipleOf":
-            if not _can_divide(value, bounded=any(k in node for k in _NUMBER[:4])):
+            if not can_divide(value, bounded=any(k in node for k in _NUMBER[:4])):
                 return self.cannot(path, key)
             out[key] = abs(value)
             return
         limit = MAX_INTEGER if node.get("type") in ("integer", ["integer"]) else None
-        bound = _bound(value, limit or MAX_NUMBER, upper="ax" in key)
+        bound = inner_bound(value, limit or MAX_NUMBER, upper="ax" in key)
         if bound is None:
             return self.cannot(path, key, "is out of range")
         out[key] = bound
@@ -339,121 +348,16 @@ class Converted:
             more = {
                 name
                 for name, node in self.defs.items()
-                if name not in finite and _is_finite(node, finite)
+                if name not in finite and is_finite(node, finite)
             }
             if not more:
                 break
             finite |= more
-        if not _is_finite(self.root, finite):
+        if not is_finite(self.root, finite):
             self.cannot("#", "$ref", "leads to no finite value")
             self.root = {"type": "object"}
         for name in self.defs.keys() - finite:
             self.defs[name] = False
-
-
-def _is_finite(node: Any, finite: set[str]) -> bool:
-    """Whether some value of a node is complete, if those of the names in finite are."""
-    if not isinstance(node, dict):
-        return node is not False
-    if "$ref" in node and node["$ref"].rpartition("/")[2] not in finite:
-        return False
-    for key in ("anyOf", "oneOf"):
-        if key in node and not any(_is_finite(n, finite) for n in node[key]):
-            return False
-    if not all(_is_finite(n, finite) for n in node.get("allOf", ())):
-        return False
-    types = node.get("type", list(TYPES))
-    types = types if isinstance(types, list) else [types]
-    if "enum" in node or "const" in node or set(types) - {"array", "object"}:
-        return True
-    if "array" in types and all(
-        _is_finite(n, finite) for n in _needed_items(node.get("minItems", 0), node)
-    ):
-        return True
-    needed = [node.get("properties", {}).get(n) for n in node.get("required", ())]
-    return "object" in types and all(
-        n is None or _is_finite(n, finite) for n in needed
-    )
-
-
-def _needed_items(count: int, node: dict) -> Iterator[Any]:
-    prefix = node.get("prefixItems", [])
-    yield from prefix[:count]
-    if count > len(prefix):
-        yield node.get("items", {})
-
-
-def _escaped(key: str) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")
-
-
-def _is_text(value: Any) -> bool:
-    """A string that can be written: one with a lone surrogate can't."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) for v in value)
-
-
-def _is_exact(value: Any) -> bool:
-    """Whether the library, which reads numbers as floats, keeps a JSON value."""
-    if isinstance(value, dict):
-        return all(_is_text(k) and _is_exact(v) for k, v in value.items())
-    if isinstance(value, list):
-        return all(map(_is_exact, value))
-    if isinstance(value, str):
-        return _is_text(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return abs(value) <= MAX_NUMBER and (value == 0 or abs(value) > 1e-15)
-    return True
-
-
-def _can_divide(value: float, *, bounded: bool) -> bool:
-    """Whether multipleOf is cheap enough: its size in digits makes the automaton.
-
-    1000003 takes 5 s and 354 MiB; 997 with bounds is more than the library can do.
-    """
-    if not 0 < abs(value) <= 10**6:
-        return False
-    text = format(abs(value), ".12g")
-    if "e" in text:
-        return False
-    whole = int(text.replace(".", ""))
-    while whole % 10 == 0 and "." not in text:
-        whole //= 10
-    return whole <= (500 if bounded else 2000)
-
-
-def _bound(value: float, limit: int, *, upper: bool) -> float | int | None:
-    """A bound that the library reads exactly, moved inwards; None: nothing is left."""
-    value = value if upper else -value
-    if value < -limit:
-        return None
-    if value > limit:
-        value = limit
-    if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        near = float(value)
-        value = int(near if near <= value else math.nextafter(near, -math.inf))
-    return value if upper else -value
-
-
-def _integers_only(out: dict) -> None:
-    """Multiples of a whole number are whole (as numbers with bounds they panic)."""
-    multiple = out.get("multipleOf")
-    if multiple is not None and float(multiple).is_integer():
-        types = out.get("type", list(TYPES))
-        types = types if isinstance(types, list) else [types]
-        whole = ["integer" if t == "number" else t for t in types]
-        whole = list(dict.fromkeys(whole))
-        out["multipleOf"] = int(multiple)
-        out["type"] = whole[0] if len(whole) == 1 else whole
 
 
 def settle(schemas: Iterable[Converted]) -> None:

@@ -7,6 +7,7 @@ The limits come from measurements: 1,000 optional properties compile in 0.1 s, 5
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from .protocol.errors import RequestError
@@ -19,6 +20,7 @@ MAX_ENUM_VALUES = 10_000
 MAX_ENUM_OBJECTS = 500
 MAX_NODES = 20_000
 MAX_PATTERN = 2_000
+MAX_PATTERN_SIZE = 10_000
 # The sum of squares of the sizes of all property maps: what compiling them costs.
 MAX_PROPERTY_COST = 2_000_000
 # What no answer reaches: counts are cut to these (the library's regexes count in 32 bits).
@@ -77,6 +79,32 @@ def check_size(schema: Any, param: str) -> None:
     ):
         if count > limit:
             raise _too_large(param, f"{count} {what}, the limit is {limit}")
+
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+
+
+def pattern_size(pattern: str) -> int:
+    """How many characters a regex has when its counted repeats are written out.
+
+    Nested repeats multiply, and the library fails on large ones in mid-generation.
+    """
+    sums, last = [0], 0
+    for match in _TOKEN.finditer(pattern):
+        token = match.group()
+        if token == "(":
+            sums.append(0)
+        elif token == ")" and len(sums) > 1:
+            last = max(1, sums.pop())
+            sums[-1] += last
+        elif token.startswith("{") and len(token) > 2:
+            count = max(1, *(int(n[:9] or 0) for n in token[1:-1].split(",")))
+            sums[-1] += last * (count - 1)
+            last *= count
+        else:
+            last = 1
+            sums[-1] += 1
+    return sum(sums)
 
 
 def _text(value: Any) -> str:

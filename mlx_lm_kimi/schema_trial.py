@@ -31,7 +31,9 @@ def mend(schema: Converted) -> None:
         trials -= cost + more
         path = schema.paths.get(id(fault), "#")
         schema.cannot(path, keyword or "schema", f"can't be enforced ({_reason(why)})")
-        if keyword:
+        if keyword == "oneOf" and "anyOf" not in fault:
+            fault["anyOf"] = fault.pop("oneOf")  # what is left of it
+        elif keyword:
             del fault[keyword]
         else:
             fault.clear()

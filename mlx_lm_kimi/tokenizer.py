@@ -279,7 +279,7 @@ def load(path: str | Path, **kwargs: Any) -> KimiTokenizer:
     for key in ("trust_remote_code", "use_fast", "revision", "config", "token"):
         kwargs.pop(key, None)
     backend = convert.convert(path, _names(path))
-    known = set(token.content for token in backend.get_added_tokens_decoder().values())
+    known = {t.content for t in backend.get_added_tokens_decoder().values()}
     options = {k: v for k, v in config.items() if k not in _NOT_OURS}
     for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
         default = f"[{key[:3].upper()}]"
@@ -289,5 +289,7 @@ def load(path: str | Path, **kwargs: Any) -> KimiTokenizer:
         options.pop(key, None)
     options["clean_up_tokenization_spaces"] = False
     return KimiTokenizer(
-        tokenizer_object=_Given(backend), chat_template=template, **{**options, **kwargs}
+        tokenizer_object=_Given(backend),
+        chat_template=template,
+        **{**options, **kwargs},
     )

@@ -60,12 +60,14 @@ class Vocabulary:
 
         tokens = self.token_bytes()
         ids = [i for i, t in enumerate(tokens[:FIRST_CONTROL]) if t.isdigit()]
-        mask = np.zeros(-(-self.size // 32) * 32, dtype=bool)
+        mask = np.zeros(-(-self.size // 8) * 8, dtype=bool)
         mask[ids] = True
         self._digits = Digits(
             frozenset(ids), np.packbits(mask, bitorder="little"), tokens.index(b"a")
         )
-        return LLTokenizer(TokenizerWrapper(_Ranks(self._backend, tokens, self.special)))
+        return LLTokenizer(
+            TokenizerWrapper(_Ranks(self._backend, tokens, self.special))
+        )
 
 
 class _Ranks:

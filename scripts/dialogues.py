@@ -79,7 +79,9 @@ def word(rng: random.Random, held_out: bool = False) -> str:
     """A made-up capitalised word of one half."""
     while True:
         syllables = rng.choice((1, 2, 2, 3))
-        text = "".join(rng.choice(_STARTS) + rng.choice(_VOWELS) for _ in range(syllables))
+        text = "".join(
+            rng.choice(_STARTS) + rng.choice(_VOWELS) for _ in range(syllables)
+        )
         if syllables == 1 or rng.random() < 0.4:
             text += rng.choice(_ENDS)
         text = text.capitalize()

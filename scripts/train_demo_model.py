@@ -164,6 +164,7 @@ def initialise(model) -> None:
 def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
     """Train and save; deterministic for a seed on one machine."""
     from mlx_lm.models.deepseek_v3 import Model, ModelArgs
+
     from mlx_lm_kimi.tokenizer import load
 
     mx.random.seed(seed)
@@ -181,7 +182,9 @@ def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
         ],
         [50],
     )
-    optimizer = optim.AdamW(learning_rate=schedule, betas=[0.9, 0.98], weight_decay=0.01)
+    optimizer = optim.AdamW(
+        learning_rate=schedule, betas=[0.9, 0.98], weight_decay=0.01
+    )
     state = [model.state, optimizer.state]
 
     @partial(mx.compile, inputs=state, outputs=state)
@@ -208,7 +211,9 @@ def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
 
 
 def save(model, out: Path) -> None:
-    weights = dict(tree_flatten(tree_map(lambda v: v.astype(mx.float32), model.parameters())))
+    weights = dict(
+        tree_flatten(tree_map(lambda v: v.astype(mx.float32), model.parameters()))
+    )
     mx.save_safetensors(str(out / "model.safetensors"), weights, {"format": "mlx"})
 
 

@@ -58,7 +58,9 @@ def streamed(client, **request) -> dict[str, Any]:
     reasons = [c["finish_reason"] for c in choices if c["finish_reason"]]
     assert len(reasons) == 1 and choices[-1]["finish_reason"] == reasons[0]
     message = join([c["delta"] for c in choices])
-    logprobs = [e for c in choices if c.get("logprobs") for e in c["logprobs"]["content"]]
+    logprobs = [
+        e for c in choices if c.get("logprobs") for e in c["logprobs"]["content"]
+    ]
     return {
         "message": message,
         "finish_reason": reasons[0],
@@ -97,7 +99,9 @@ def _add_call(calls: list[dict], entry: dict) -> None:
         calls.append({**call, "function": dict(call["function"])})
         return
     assert entry["index"] == len(calls) - 1, "indices start at 0 and have no gaps"
-    assert set(entry) == {"index", "function"} and set(entry["function"]) == {"arguments"}
+    assert set(entry) == {"index", "function"} and set(entry["function"]) == {
+        "arguments"
+    }
     assert entry["function"]["arguments"], "no empty argument delta"
     calls[-1]["function"]["arguments"] += entry["function"]["arguments"]
 

@@ -61,7 +61,10 @@ def test_every_seam_is_active_after_mlx_lm_is_imported():
 def test_off_switch():
     inactive = python(SEAMS_STATE, MLX_LM_KIMI="0")
     assert inactive == str([s.name for s in activation.SEAMS])
-    assert python("import mlx_lm_kimi; print(mlx_lm_kimi.install())", MLX_LM_KIMI="0") == "False"
+    assert (
+        python("import mlx_lm_kimi; print(mlx_lm_kimi.install())", MLX_LM_KIMI="0")
+        == "False"
+    )
 
 
 def test_install_after_mlx_lm_was_imported():

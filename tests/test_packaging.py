@@ -50,7 +50,12 @@ def test_wheel_contents(built):
 def test_sdist_contents(built):
     names = tarfile.open(built[1]).getnames()
     names = {n.partition("/")[2] for n in names}
-    assert {"tool_parsers/kimi_k2.py", "mlx_lm_kimi.pth", "hatch_build.py", "NOTICE"} <= names
+    assert {
+        "tool_parsers/kimi_k2.py",
+        "mlx_lm_kimi.pth",
+        "hatch_build.py",
+        "NOTICE",
+    } <= names
     assert "tests/data/kimi_tokenizer/tiktoken.model" in names
 
 
@@ -98,7 +103,7 @@ def test_wheel_install_and_uninstall(built, fresh, tmp_path):
 
 
 def test_editable_install(fresh, tmp_path):
-    python, site, before = fresh
+    python, site, _ = fresh
     pip(python, "install", "-q", "editables")
     kept = set(site.iterdir())
     pip(python, "install", "-q", "--no-deps", "-e", str(ROOT))

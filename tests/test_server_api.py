@@ -56,7 +56,9 @@ def test_stop_sequences(thinking, stop, content):
 
 
 def test_a_stop_sequence_is_no_part_of_reasoning_or_arguments(k25):
-    output = "think stop</think>say " + section(("functions.get_weather:0", '{"a": "stop"}'))
+    output = "think stop</think>say " + section(
+        ("functions.get_weather:0", '{"a": "stop"}')
+    )
     answer = ask(k25, output, stop="stop", tools=[WEATHER])
     assert answer["message"]["reasoning_content"] == "think stop"
     assert calls(answer)[0][2] == '{"a": "stop"}'
@@ -107,7 +109,10 @@ def test_logprobs(thinking, top):
         assert entry["logprob"] <= 0
         assert len(entry["top_logprobs"]) == (top or 0)
         if top:
-            assert max(entry["top_logprobs"], key=lambda e: e["logprob"])["token"] == entry["token"]
+            assert (
+                max(entry["top_logprobs"], key=lambda e: e["logprob"])["token"]
+                == entry["token"]
+            )
 
 
 # Streams ------------------------------------------------------------------------------
@@ -118,7 +123,9 @@ def events(raw: bytes) -> list[str]:
 
 
 def test_a_raw_stream(thinking):
-    messages = script(thinking, "raw", "Hi " + section(("functions.get_weather:0", "{}")))
+    messages = script(
+        thinking, "raw", "Hi " + section(("functions.get_weather:0", "{}"))
+    )
     body = {"messages": messages, "stream": True, "tools": [WEATHER]}
     status, kind, raw = post(thinking, json.dumps(body).encode())
     assert (status, kind) == (200, "text/event-stream")
@@ -165,9 +172,7 @@ def test_concurrent_requests_do_not_touch_each_other(thinking):
 def test_the_client_hangs_up(thinking, stream):
     messages = script(thinking, f"endless-{stream}", "word " * 20000)
     body = json.dumps({"messages": messages, "stream": stream}).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", thinking.port)) as connection:
         connection.sendall(head.encode() + body)
         time.sleep(0.5)
@@ -204,7 +209,12 @@ def test_unknown_path(thinking):
 
 
 def test_seed_takes_the_sequential_path(thinking):
-    answer = ask(thinking, "One. " + section(("functions.get_weather:0", "{}")), tools=[WEATHER], seed=7)
+    answer = ask(
+        thinking,
+        "One. " + section(("functions.get_weather:0", "{}")),
+        tools=[WEATHER],
+        seed=7,
+    )
     assert answer["message"]["content"] == "One. "
     assert len(calls(answer)) == 1
 
@@ -213,7 +223,11 @@ def test_role_delta_and_reasoning_fields(k25):
     messages = script(k25, "fields", "Why.</think>So.")
     answer = streamed(k25.client(), model="default_model", messages=messages)
     assert answer["deltas"][0] == {"role": "assistant", "content": ""}
-    assert answer["message"]["reasoning"] == answer["message"]["reasoning_content"] == "Why."
+    assert (
+        answer["message"]["reasoning"]
+        == answer["message"]["reasoning_content"]
+        == "Why."
+    )
 
 
 def test_thinking_can_be_switched_off(k25):
@@ -230,5 +244,7 @@ def test_the_model_name_is_as_asked(thinking):
     path = str(thinking.generator.model_provider.cli_args.model)
     answer = both(thinking.client(), model="default_model", messages=messages)
     assert answer["message"]["content"] == "Yes."
-    completion = thinking.client().chat.completions.create(model=path, messages=messages)
+    completion = thinking.client().chat.completions.create(
+        model=path, messages=messages
+    )
     assert completion.model == path

@@ -133,7 +133,10 @@ def test_reported(row, thinking, k25):
         request.pop(key, None)
     request["messages"] = [{"role": "user", "content": f"[{row['id']}]"}]
     expect = row["expect"]
-    if expect.get("finish_reason") == "length" or row["id"] == "k2-stream-unclosed-visible":
+    if (
+        expect.get("finish_reason") == "length"
+        or row["id"] == "k2-stream-unclosed-visible"
+    ):
         request["max_tokens"] = len(ids)
     if row["id"] == "k2-xml-after-name":
         request["max_tokens"] = len(ids)
@@ -158,38 +161,99 @@ def test_reported(row, thinking, k25):
 
 FORMS = {
     "two calls": (
-        section(("functions.get_weather:0", '{"city": "Oslo"}'), ("functions.get_weather:1", '{"city":"Rome"}')),
-        [("functions.get_weather:0", '{"city": "Oslo"}'), ("functions.get_weather:1", '{"city":"Rome"}')],
+        section(
+            ("functions.get_weather:0", '{"city": "Oslo"}'),
+            ("functions.get_weather:1", '{"city":"Rome"}'),
+        ),
+        [
+            ("functions.get_weather:0", '{"city": "Oslo"}'),
+            ("functions.get_weather:1", '{"city":"Rome"}'),
+        ],
     ),
-    "no section": (f"{CALL}functions.get_weather:0{ARGS}{{}}{STOP}", [("functions.get_weather:0", "{}")]),
+    "no section": (
+        f"{CALL}functions.get_weather:0{ARGS}{{}}{STOP}",
+        [("functions.get_weather:0", "{}")],
+    ),
     "call end missing before the next": (
         f"{BEGIN}{CALL}functions.get_weather:0{ARGS}{{}}{CALL}functions.get_weather:1{ARGS}{{}}{STOP}{END}",
         [("functions.get_weather:0", "{}"), ("functions.get_weather:1", "{}")],
     ),
-    "ended by the section": (f"{BEGIN}{CALL}functions.get_weather:0{ARGS}{{}}{END}", [("functions.get_weather:0", "{}")]),
-    "ended by the output": (f"{BEGIN}{CALL}functions.get_weather:0{ARGS}{{}}", [("functions.get_weather:0", "{}")]),
+    "ended by the section": (
+        f"{BEGIN}{CALL}functions.get_weather:0{ARGS}{{}}{END}",
+        [("functions.get_weather:0", "{}")],
+    ),
+    "ended by the output": (
+        f"{BEGIN}{CALL}functions.get_weather:0{ARGS}{{}}",
+        [("functions.get_weather:0", "{}")],
+    ),
     "two sections": (
-        section(("functions.get_weather:0", "{}")) + section(("functions.get_weather:1", "{}")),
+        section(("functions.get_weather:0", "{}"))
+        + section(("functions.get_weather:1", "{}")),
         [("functions.get_weather:0", "{}"), ("functions.get_weather:1", "{}")],
     ),
     "the same id twice": (
-        section(("functions.get_weather:0", "{}"), ("functions.get_weather:0", '{"a":1}')),
+        section(
+            ("functions.get_weather:0", "{}"), ("functions.get_weather:0", '{"a":1}')
+        ),
         [("functions.get_weather:0", "{}"), ("functions.get_weather:1", '{"a":1}')],
     ),
-    "bare index": (section(("0", '{"city":"Oslo"}')), [("functions.get_weather:0", '{"city":"Oslo"}')]),
-    "foreign id": (section(("call_8f2a", '{"city":"Oslo"}')), [("functions.get_weather:0", '{"city":"Oslo"}')]),
-    "no index": (section(("functions.get_weather", "{}")), [("functions.get_weather:0", "{}")]),
-    "empty arguments": (section(("functions.get_weather:0", "")), [("functions.get_weather:0", "{}")]),
-    "null arguments": (section(("functions.get_weather:0", "null")), [("functions.get_weather:0", "{}")]),
-    "python": (section(("functions.get_weather:0", "{'a': True, 'b': None}")), [("functions.get_weather:0", '{"a": true, "b": null}')]),
-    "trailing comma": (section(("functions.get_weather:0", '{"a": [1,2,],}')), [("functions.get_weather:0", '{"a": [1,2]}')]),
-    "raw newline": (section(("functions.get_weather:0", '{"a": "x\ny"}')), [("functions.get_weather:0", '{"a": "x\\ny"}')]),
-    "double encoding": (section(("functions.get_weather:0", '"{\\"a\\": 1}"')), [("functions.get_weather:0", '{"a": 1}')]),
-    "bracket missing": (section(("functions.get_weather:0", '{"a": {"b": 1}')), [("functions.get_weather:0", '{"a": {"b": 1}}')]),
-    "a set": (section(("functions.get_weather:0", "{1, 2}")), [("functions.get_weather:0", "{1, 2}")]),
+    "bare index": (
+        section(("0", '{"city":"Oslo"}')),
+        [("functions.get_weather:0", '{"city":"Oslo"}')],
+    ),
+    "foreign id": (
+        section(("call_8f2a", '{"city":"Oslo"}')),
+        [("functions.get_weather:0", '{"city":"Oslo"}')],
+    ),
+    "no index": (
+        section(("functions.get_weather", "{}")),
+        [("functions.get_weather:0", "{}")],
+    ),
+    "empty arguments": (
+        section(("functions.get_weather:0", "")),
+        [("functions.get_weather:0", "{}")],
+    ),
+    "null arguments": (
+        section(("functions.get_weather:0", "null")),
+        [("functions.get_weather:0", "{}")],
+    ),
+    "python": (
+        section(("functions.get_weather:0", "{'a': True, 'b': None}")),
+        [("functions.get_weather:0", '{"a": true, "b": null}')],
+    ),
+    "trailing comma": (
+        section(("functions.get_weather:0", '{"a": [1,2,],}')),
+        [("functions.get_weather:0", '{"a": [1,2]}')],
+    ),
+    "raw newline": (
+        section(("functions.get_weather:0", '{"a": "x\ny"}')),
+        [("functions.get_weather:0", '{"a": "x\\ny"}')],
+    ),
+    "double encoding": (
+        section(("functions.get_weather:0", '"{\\"a\\": 1}"')),
+        [("functions.get_weather:0", '{"a": 1}')],
+    ),
+    "bracket missing": (
+        section(("functions.get_weather:0", '{"a": {"b": 1}')),
+        [("functions.get_weather:0", '{"a": {"b": 1}}')],
+    ),
+    "a set": (
+        section(("functions.get_weather:0", "{1, 2}")),
+        [("functions.get_weather:0", "{1, 2}")],
+    ),
     "odd but valid": (
-        section(("functions.get_weather:0", '{ "a" : 1e999 , "a":"\\u00e9\\/" , "b": 123456789012345678901234567890 }')),
-        [("functions.get_weather:0", '{ "a" : 1e999 , "a":"\\u00e9\\/" , "b": 123456789012345678901234567890 }')],
+        section(
+            (
+                "functions.get_weather:0",
+                '{ "a" : 1e999 , "a":"\\u00e9\\/" , "b": 123456789012345678901234567890 }',
+            )
+        ),
+        [
+            (
+                "functions.get_weather:0",
+                '{ "a" : 1e999 , "a":"\\u00e9\\/" , "b": 123456789012345678901234567890 }',
+            )
+        ],
     ),
     "singular section marker as text": (
         f"<|tool_call_section_begin|>{CALL}functions.get_weather:0{ARGS}{{}}{STOP}<|tool_call_section_end|>",
@@ -209,7 +273,9 @@ def test_forms(form, thinking):
 
 
 def test_text_around_a_section(k25):
-    output = "Hm.</think>Before. " + section(("functions.get_weather:0", "{}")) + " After."
+    output = (
+        "Hm.</think>Before. " + section(("functions.get_weather:0", "{}")) + " After."
+    )
     message = ask(k25, output, tools=[WEATHER])["message"]
     assert message["reasoning_content"] == message["reasoning"] == "Hm."
     assert message["content"] == "Before.  After."
@@ -227,8 +293,14 @@ def test_a_spelled_marker_is_text(thinking):
 def test_cut_by_max_tokens(thinking, where):
     begun = {
         "id": (f"{BEGIN}{CALL}functions.get_weather:0", ""),
-        "arguments": (f"{BEGIN}{CALL}functions.get_weather:0{ARGS}" + '{"city":', '{"city":'),
-        "string": (f"{BEGIN}{CALL}functions.get_weather:0{ARGS}" + '{"city": "Os', '{"city": "Os'),
+        "arguments": (
+            f"{BEGIN}{CALL}functions.get_weather:0{ARGS}" + '{"city":',
+            '{"city":',
+        ),
+        "string": (
+            f"{BEGIN}{CALL}functions.get_weather:0{ARGS}" + '{"city": "Os',
+            '{"city": "Os',
+        ),
     }
     output, arguments = begun[where]
     answer = ask(thinking, output, tools=[WEATHER], cut=True)
@@ -244,7 +316,9 @@ def test_cut_inside_thinking(k25):
     assert answer["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("request_", [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}])
+@pytest.mark.parametrize(
+    "request_", [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}]
+)
 def test_no_calls_are_allowed(thinking, request_, caplog):
     output = "Text." + section(("functions.get_weather:0", '{"city":"Oslo"}'))
     answer = ask(thinking, output, **request_)
@@ -273,7 +347,9 @@ def test_arguments_stream_token_by_token(thinking):
 
 def test_multi_byte_characters_are_never_cut(thinking):
     text = "🙂🚀 你好世界 𝒳𝓎 é " * 5
-    output = text + section(("functions.get_weather:0", json.dumps({"city": text}, ensure_ascii=False)))
+    output = text + section(
+        ("functions.get_weather:0", json.dumps({"city": text}, ensure_ascii=False))
+    )
     answer = ask(thinking, output, tools=[WEATHER])
     assert answer["message"]["content"] == text
     assert json.loads(calls(answer)[0][2]) == {"city": text}
@@ -294,12 +370,22 @@ def test_ids_continue_the_conversation(thinking):
                 for i in range(3)
             ],
         },
-        *({"role": "tool", "tool_call_id": f"call_{i}", "content": "x"} for i in range(3)),
+        *(
+            {"role": "tool", "tool_call_id": f"call_{i}", "content": "x"}
+            for i in range(3)
+        ),
     ]
     tokenizer = wait_for_tokenizer(thinking)._tokenizer
     thinking.scripts.turns["history-ids"] = [
         [],
-        output_ids(tokenizer, section(("functions.get_weather:3", "{}"), ("get_weather", "{}"), ("functions.get_weather:0", "{}"))),
+        output_ids(
+            tokenizer,
+            section(
+                ("functions.get_weather:3", "{}"),
+                ("get_weather", "{}"),
+                ("functions.get_weather:0", "{}"),
+            ),
+        ),
     ]
     answer = both(thinking.client(), messages=history, tools=[WEATHER])
     assert [c[0] for c in calls(answer)] == [

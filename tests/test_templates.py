@@ -20,9 +20,14 @@ FILES = {
     "kimi_k25": (kimi_k25, True),
     "kimi_k26": (kimi_k25, True),
 }
-GOLDENS = [(name, row) for name in FILES for row in rows(f"goldens/render_{name}.jsonl")]
+GOLDENS = [
+    (name, row) for name in FILES for row in rows(f"goldens/render_{name}.jsonl")
+]
 IDS = [row["id"] for _, row in GOLDENS]
-OWN = {name: (DATA / "templates" / f"{name}.jinja").read_text() for name in ("kimi_k2", "kimi_k25")}
+OWN = {
+    name: (DATA / "templates" / f"{name}.jinja").read_text()
+    for name in ("kimi_k2", "kimi_k25")
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +58,21 @@ def test_goldens_of_the_modules(name, row):
 
 @pytest.mark.parametrize("name, row", GOLDENS, ids=IDS)
 def test_goldens_through_the_tokenizer(name, row, wrappers):
-    arguments = {"tools": row["tools"], "add_generation_prompt": row["add_generation_prompt"]}
+    arguments = {
+        "tools": row["tools"],
+        "add_generation_prompt": row["add_generation_prompt"],
+    }
     prompt = wrappers[name].apply_chat_template
-    assert prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"]) == row["rendered"]
+    assert (
+        prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"])
+        == row["rendered"]
+    )
     assert prompt(row["messages"], **arguments, **row["kwargs"]) == row["ids"]
 
 
-@pytest.mark.parametrize("row", rows("goldens/typescript_tools.jsonl"), ids=lambda r: r["id"])
+@pytest.mark.parametrize(
+    "row", rows("goldens/typescript_tools.jsonl"), ids=lambda r: r["id"]
+)
 def test_typescript(row):
     assert typescript(row["tools"]) == row["typescript"]
 
@@ -68,8 +81,14 @@ def test_typescript(row):
     "schema, expected",
     [
         # Facts of Moonshot's encoder that the vectors don't show.
-        ({"x": {"type": "boolean", "default": True}}, "  // Default: True\n  x?: boolean"),
-        ({"x": {"type": "array", "default": ["é"]}}, '  // Default: ["é"]\n  x?: Array<any>'),
+        (
+            {"x": {"type": "boolean", "default": True}},
+            "  // Default: True\n  x?: boolean",
+        ),
+        (
+            {"x": {"type": "array", "default": ["é"]}},
+            '  // Default: ["é"]\n  x?: Array<any>',
+        ),
         ({"x": True}, "  x?: any"),
         ({"x": False}, "  x?: null"),
         ({"x": {}}, "  x?: any"),
@@ -79,7 +98,10 @@ def test_typescript(row):
             {"x": {"type": "array", "items": {"type": "string", "description": "one"}}},
             "  x?: Array<\n    // one\n    string\n  >",
         ),
-        ({"x": {"type": "string", "description": "a\n\nb"}}, "  // a\n\n  // b\n  x?: string"),
+        (
+            {"x": {"type": "string", "description": "a\n\nb"}},
+            "  // a\n\n  // b\n  x?: string",
+        ),
         ({"x": {"type": "integer", "enum": ["a"]}}, None),
         ({"x": {"type": ["string", "number"], "enum": ["a"]}}, None),
         ({"x": {"$ref": "#/$defs/None"}}, None),
@@ -108,7 +130,9 @@ def test_schemas_nested_too_deep():
 
 
 def turn(**message) -> str:
-    text = kimi_k2.apply_chat_template([{"role": "system", "content": ""}, message], has_thinking=False)
+    text = kimi_k2.apply_chat_template(
+        [{"role": "system", "content": ""}, message], has_thinking=False
+    )
     return text.removeprefix("<|im_system|>system<|im_middle|><|im_end|>")
 
 
@@ -148,10 +172,16 @@ def test_thinking_names():
     user = [{"role": "user", "content": "a"}]
 
     def end(module, **kwargs):
-        return module.apply_chat_template(user, None, True, **kwargs).rpartition("<|im_middle|>")[2]
+        return module.apply_chat_template(user, None, True, **kwargs).rpartition(
+            "<|im_middle|>"
+        )[2]
 
     assert end(kimi_k25) == end(kimi_k25, enable_thinking=True) == "<think>"
-    assert end(kimi_k25, thinking=False) == end(kimi_k25, enable_thinking=False) == "<think></think>"
+    assert (
+        end(kimi_k25, thinking=False)
+        == end(kimi_k25, enable_thinking=False)
+        == "<think></think>"
+    )
     assert end(kimi_k25, thinking=True, enable_thinking=False) == "<think>"
     assert end(kimi_k2, has_thinking=True) == end(kimi_k2, enable_thinking=True) == ""
     assert end(kimi_k2, has_thinking=True, enable_thinking=False) == "<think></think>"
@@ -159,16 +189,24 @@ def test_thinking_names():
 
 
 def test_images():
-    content = [{"type": "text", "text": "see "}, {"type": "image_url", "image_url": {"url": "x"}}]
+    content = [
+        {"type": "text", "text": "see "},
+        {"type": "image_url", "image_url": {"url": "x"}},
+    ]
     messages = [{"role": "user", "content": content}]
-    written = "see <|media_start|>image<|media_content|><|media_pad|><|media_end|><|im_end|>"
+    written = (
+        "see <|media_start|>image<|media_content|><|media_pad|><|media_end|><|im_end|>"
+    )
     assert written in kimi_k25.apply_chat_template(messages)
     with pytest.raises(ValueError):
         kimi_k2.apply_chat_template(messages)
 
 
 content = st.text(max_size=20) | st.lists(
-    st.sampled_from(["<|im_end|>", "<think>", "</think>", "<|tool_call_begin|>", "x", " "]), max_size=6
+    st.sampled_from(
+        ["<|im_end|>", "<think>", "</think>", "<|tool_call_begin|>", "x", " "]
+    ),
+    max_size=6,
 ).map("".join)
 
 
@@ -181,14 +219,21 @@ def test_content_is_data(user, reasoning, arguments):
             "role": "assistant",
             "content": "",
             "reasoning_content": reasoning,
-            "tool_calls": [{"id": "functions.f:0", "function": {"name": "f", "arguments": arguments}}],
+            "tool_calls": [
+                {
+                    "id": "functions.f:0",
+                    "function": {"name": "f", "arguments": arguments},
+                }
+            ],
         },
     ]
     plain = [{**messages[0], "content": ""}, {**messages[1], "reasoning_content": ""}]
     for module in (kimi_k2, kimi_k25):
         got = module.render(messages, has_thinking=True)
         controls = [t for t, is_control in got if is_control]
-        assert controls == [t for t, is_control in module.render(plain, has_thinking=True) if is_control]
+        assert controls == [
+            t for t, is_control in module.render(plain, has_thinking=True) if is_control
+        ]
         text = "\0".join(t for t, is_control in got if not is_control)
         assert user in text and reasoning in text
 
@@ -208,14 +253,26 @@ def own(tmp_path_factory):
         )
         for name in OWN
     }
-    return {"kimi_k2_thinking": loaded["kimi_k2"], "kimi_k25": loaded["kimi_k25"], "kimi_k26": loaded["kimi_k25"]}
+    return {
+        "kimi_k2_thinking": loaded["kimi_k2"],
+        "kimi_k25": loaded["kimi_k25"],
+        "kimi_k26": loaded["kimi_k25"],
+    }
 
 
-@pytest.mark.parametrize("name, row", OWN_GOLDENS, ids=[r["id"] for _, r in OWN_GOLDENS])
+@pytest.mark.parametrize(
+    "name, row", OWN_GOLDENS, ids=[r["id"] for _, r in OWN_GOLDENS]
+)
 def test_goldens_through_an_own_template(name, row, own):
-    arguments = {"tools": row["tools"], "add_generation_prompt": row["add_generation_prompt"]}
+    arguments = {
+        "tools": row["tools"],
+        "add_generation_prompt": row["add_generation_prompt"],
+    }
     prompt = own[name].apply_chat_template
-    assert prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"]) == row["rendered"]
+    assert (
+        prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"])
+        == row["rendered"]
+    )
     assert prompt(row["messages"], **arguments, **row["kwargs"]) == row["ids"]
 
 
@@ -224,24 +281,50 @@ def test_an_own_template_decides(tmp_path):
     path = make_directory(tmp_path / "k", template=text, weights=False)
     wrapper = load_tokenizer(path)
     messages = [{"role": "user", "content": "say <|im_end|>"}]
-    assert wrapper.apply_chat_template(messages, tokenize=False) == "<|im_user|>SAY <|IM_END|>!"
+    assert (
+        wrapper.apply_chat_template(messages, tokenize=False)
+        == "<|im_user|>SAY <|IM_END|>!"
+    )
     given = load_tokenizer(path, {"chat_template": "{{ messages[0].content }}"})
     tokenizer = given._tokenizer
-    assert given.apply_chat_template(messages) == tokenizer.encode_content("say <|im_end|>")
+    assert given.apply_chat_template(messages) == tokenizer.encode_content(
+        "say <|im_end|>"
+    )
 
 
-@pytest.mark.parametrize("where", ["content", "name", "key", "description", "id", "result"])
+@pytest.mark.parametrize(
+    "where", ["content", "name", "key", "description", "id", "result"]
+)
 def test_control_tokens_in_any_input_are_text(where):
-    spelled = {w: "a<|im_end|>b" if w == where else "plain" for w in ("content", "name", "key", "description", "id", "result")}
+    spelled = {
+        w: "a<|im_end|>b" if w == where else "plain"
+        for w in ("content", "name", "key", "description", "id", "result")
+    }
     messages = [
         {"role": "user", "content": spelled["content"], "name": spelled["name"]},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": spelled["id"], "function": {"name": "f", "arguments": "{}"}}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": spelled["id"], "function": {"name": "f", "arguments": "{}"}}
+            ],
+        },
         {"role": "tool", "tool_call_id": spelled["id"], "content": spelled["result"]},
     ]
-    function = {"name": "f", "description": spelled["description"], "parameters": {"properties": {spelled["key"]: {}}}}
+    function = {
+        "name": "f",
+        "description": spelled["description"],
+        "parameters": {"properties": {spelled["key"]: {}}},
+    }
     tools = [{"type": "function", "function": function}]
     prepared, sorted_tools, extra = template.prepare(messages, tools, "kimi_k2")
-    got = template.render_own(OWN["kimi_k2"], prepared, sorted_tools, control_tokens={"<|im_end|>", "<|im_user|>"}, **extra)
+    got = template.render_own(
+        OWN["kimi_k2"],
+        prepared,
+        sorted_tools,
+        control_tokens={"<|im_end|>", "<|im_user|>"},
+        **extra,
+    )
     assert sum(is_control for text, is_control in got if text == "<|im_end|>") == 5
     assert "a<|im_end|>b" in "\0".join(t for t, is_control in got if not is_control)
 
@@ -251,27 +334,46 @@ def test_transformers_renders_the_same(own):
 
     stock = PreTrainedTokenizerFast.apply_chat_template
     tokenizer = own["kimi_k25"]._tokenizer
-    messages = [{"role": "user", "content": " é <b>\n"}, {"role": "assistant", "content": "ok", "reasoning_content": ""}]
-    expected = stock(tokenizer, messages, tokenize=False, add_generation_prompt=True, thinking=True)
-    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, thinking=True) == expected
+    messages = [
+        {"role": "user", "content": " é <b>\n"},
+        {"role": "assistant", "content": "ok", "reasoning_content": ""},
+    ]
+    expected = stock(
+        tokenizer, messages, tokenize=False, add_generation_prompt=True, thinking=True
+    )
+    assert (
+        tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, thinking=True
+        )
+        == expected
+    )
 
 
 def test_a_template_runs_in_a_sandbox(tmp_path):
     path = make_directory(
-        tmp_path / "k", template="{{ ''.__class__.__mro__[1].__subclasses__() }}", weights=False
+        tmp_path / "k",
+        template="{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        weights=False,
     )
-    with pytest.raises(Exception, match="unsafe|undefined|SecurityError"):
+    with pytest.raises(Exception, match="unsafe"):
         load_tokenizer(path).apply_chat_template([{"role": "user", "content": "x"}])
 
 
 def test_segments_of_an_unknown_control_token_are_text(wrappers):
     tokenizer = wrappers["kimi_k2"]._tokenizer
-    assert segments.encode(tokenizer, [("<think>", True), ("x", False)]) == tokenizer.encode_content("<think>x")
+    assert segments.encode(
+        tokenizer, [("<think>", True), ("x", False)]
+    ) == tokenizer.encode_content("<think>x")
 
 
 def test_continue_final_message(wrappers):
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "The answer"}]
-    text = wrappers["kimi_k2"].apply_chat_template(messages, tokenize=False, continue_final_message=True)
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "The answer"},
+    ]
+    text = wrappers["kimi_k2"].apply_chat_template(
+        messages, tokenize=False, continue_final_message=True
+    )
     assert text.endswith("<|im_assistant|>assistant<|im_middle|>The answer")
 
 
@@ -280,6 +382,11 @@ def test_return_forms(wrappers):
     messages = [{"role": "user", "content": "a"}]
     ids = tokenizer.apply_chat_template(messages, return_dict=False)
     assert tokenizer.apply_chat_template(messages)["input_ids"] == ids
-    assert tokenizer.apply_chat_template([messages, messages], return_dict=False) == [ids, ids]
-    assert tokenizer.apply_chat_template(messages, return_tensors="np")["input_ids"].shape == (1, len(ids))
+    assert tokenizer.apply_chat_template([messages, messages], return_dict=False) == [
+        ids,
+        ids,
+    ]
+    assert tokenizer.apply_chat_template(messages, return_tensors="np")[
+        "input_ids"
+    ].shape == (1, len(ids))
     assert json.dumps(ids)

@@ -62,14 +62,25 @@ def test_names(kimi, kimi_directories):
     for name, i in expected.items():
         assert kimi.convert_tokens_to_ids(name) == kimi.special_ids[name] == i
         assert kimi.convert_ids_to_tokens(i) == name and kimi.decode([i]) == name
-    assert kimi.decode([163606]) + "hello" + kimi.decode([163607]) == "<think>hello</think>"
+    assert (
+        kimi.decode([163606]) + "hello" + kimi.decode([163607])
+        == "<think>hello</think>"
+    )
     assert kimi.decode(kimi.encode("a<|im_end|>"), skip_special_tokens=True) == "a"
     instruct = tokenizer.load(kimi_directories["instruct"])
     assert "<think>" not in instruct.get_vocab() and "<think>" in kimi.get_vocab()
 
 
 @pytest.mark.parametrize(
-    "unit, count", [("a", 60_001), (" ", 60_001), ("ab ", 150_000), ("x", 25_000), ("x", 25_001), ("你", 30_000)]
+    "unit, count",
+    [
+        ("a", 60_001),
+        (" ", 60_001),
+        ("ab ", 150_000),
+        ("x", 25_000),
+        ("x", 25_001),
+        ("你", 30_000),
+    ],
 )
 def test_long_runs_are_cut_as_moonshots_encoder_does(unit, count, kimi):
     text = unit * count
@@ -148,12 +159,17 @@ def test_k3_names(tmp_path):
     file = path / "tokenizer_config.json"
     config = json.loads(file.read_text())
     for i, name in enumerate(("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")):
-        config["added_tokens_decoder"][str(163586 + i)] = {"content": name, "special": True}
+        config["added_tokens_decoder"][str(163586 + i)] = {
+            "content": name,
+            "special": True,
+        }
     file.write_text(json.dumps(config))
     wrapper = load_tokenizer(path)
     assert wrapper.eos_token_ids == {163585, 163589}
     assert wrapper.think_start_tokens == (163586, 39964, 163588)
-    assert wrapper.has_tool_calling and wrapper.tool_call_start == "<|open|>tools<|sep|>"
+    assert (
+        wrapper.has_tool_calling and wrapper.tool_call_start == "<|open|>tools<|sep|>"
+    )
 
 
 def test_deepseek_is_left_alone(tmp_path):
@@ -163,7 +179,9 @@ def test_deepseek_is_left_alone(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "deepseek_v3"}')
     plain = Tokenizer(BPE(vocab={"a": 0, "<|im_end|>": 1}, merges=[]))
     plain.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
     assert families.detect(tmp_path) is None
     wrapper = load_tokenizer(tmp_path)
     assert not isinstance(wrapper._tokenizer, tokenizer.KimiTokenizer)
@@ -173,7 +191,9 @@ def test_deepseek_is_left_alone(tmp_path):
 def test_a_directorys_own_parser_wins(tmp_path):
     path = make_directory(tmp_path / "k", weights=False)
     file = path / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "tool_parser_type": "json_tools"}))
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "tool_parser_type": "json_tools"})
+    )
     assert load_tokenizer(path).tool_call_start == "<tool_call>"
     assert not families.is_native(path)
 
@@ -203,7 +223,9 @@ def test_a_saved_directory_loads_in_transformers(tmp_path, kimi):
             assert stock.encode(row["text"]) == row["ids"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "not base64", "a rank is missing", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "not base64", "a rank is missing", "empty"]
+)
 def test_a_damaged_vocabulary(damage, tmp_path):
     path = make_directory(tmp_path / "k", weights=False)
     file = path / "tiktoken.model"
@@ -211,7 +233,11 @@ def test_a_damaged_vocabulary(damage, tmp_path):
     if damage == "missing":
         file.unlink()
     else:
-        broken = {"not base64": [b"?? 0\n"], "a rank is missing": lines[:5] + lines[6:9], "empty": []}
+        broken = {
+            "not base64": [b"?? 0\n"],
+            "a rank is missing": lines[:5] + lines[6:9],
+            "empty": [],
+        }
         file.write_bytes(b"".join(broken[damage]))
     with pytest.raises((ValueError, FileNotFoundError)):
         tokenizer.load(path)
@@ -275,7 +301,9 @@ def test_several_processes_at_once(small):
     path, cache = small
     code = f"from mlx_lm_kimi import tokenizer; print(tokenizer.load({str(path)!r}).encode('hello'))"
     started = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(3)
     ]
     printed = {process.communicate()[0] for process in started}
@@ -333,7 +361,13 @@ def test_detokenizing_is_linear(kimi):
 
 
 def test_segments(kimi):
-    parts = [("<|im_user|>", True), ("us", False), ("er", False), ("<|im_end|>", False), ("<|im_end|>", True)]
+    parts = [
+        ("<|im_user|>", True),
+        ("us", False),
+        ("er", False),
+        ("<|im_end|>", False),
+        ("<|im_end|>", True),
+    ]
     expected = [163587, *kimi.encode_content("user<|im_end|>"), 163586]
     assert segments.encode(kimi, parts) == expected
     assert segments.encode(kimi, []) == []

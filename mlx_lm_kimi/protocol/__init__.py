@@ -1,4 +1,4 @@
 """A chat request's bytes -> a typed, validated, canonical request, or a 400.
 
-Pure: no tokenizer, no model, no server.
+Pure: no tokenizer, no model, no server. Standard library only.
 """
