@@ -37,7 +37,9 @@ class Bias:
         if len(bias) < size:
             rest = np.full(size - len(bias), minus_infinity, dtype=word)
             bias = np.concatenate([bias, rest])
-        return mx.array(bias).view(logits.dtype)
+        if logits.dtype == mx.float32:
+            return mx.array(bias.view(np.float32))
+        return mx.array(bias).view(logits.dtype)  # numpy knows no bfloat16
 
     def kept(self, mask: np.ndarray, logits: mx.array) -> mx.array:
         """As make, for a mask that stays the same until forget is called."""

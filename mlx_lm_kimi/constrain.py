@@ -19,7 +19,7 @@ import numpy as np
 
 from . import grammar
 from .bias import Bias
-from .grammar import FIRST_CONTROL, ConstraintSpec
+from .grammar import ConstraintSpec
 from .protocol.errors import RequestError
 from .vocabulary import Vocabulary
 
@@ -72,6 +72,8 @@ def logits_processor(
     )
     if text is None:
         return None
+    # The grammar is written for the real vocabulary; a cut one has fewer tokens.
+    text = text.replace(grammar.FREE, f"<[0-{compiler.vocabulary.ranks - 1}]>*")
     return Constraint(compiler, text, grammar.first_token(spec))
 
 
@@ -181,6 +183,7 @@ class Constraint:
         self._grammar = (text, first)
         self._matcher = compiler.matcher(text, first)
         self._digits = compiler.vocabulary.digits
+        self._ranks = compiler.vocabulary.ranks
         self._bias = Bias()
         self._start: int | None = None  # where the answer begins in the history
         self._ids: list[int] = []
@@ -221,8 +224,8 @@ class Constraint:
 
     def _is_free(self, mask: np.ndarray) -> bool:
         # After one ordinary token, as an answer's first one may also open a thought.
-        after_text = bool(self._ids) and self._ids[-1] < FIRST_CONTROL
-        return after_text and bool((mask[: FIRST_CONTROL // 8] == 255).all())
+        after_text = bool(self._ids) and self._ids[-1] < self._ranks
+        return after_text and bool((mask[: self._ranks // 8] == 255).all())
 
     def _mask(self) -> np.ndarray | None:
         """The mask of the next token, bytes of 8 tokens; None after an error."""
@@ -263,7 +266,7 @@ class Constraint:
             self._consume(token)
 
     def _consume(self, token: int) -> None:
-        skip = self._free is not None and token < FIRST_CONTROL
+        skip = self._free is not None and token < self._ranks
         self._ids.append(token)
         self._skipped.append(skip)
         self._run = self._run + 1 if token in self._digits.ids else 0

@@ -37,8 +37,8 @@ CALL_MARKERS = (SECTION_BEGIN, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END, SECTION_END
 FIRST_CONTROL = 163584
 FREE = f"<[0-{FIRST_CONTROL - 1}]>*"
 # Calls in one answer: each has its own index, and a grammar is finite.
-MAX_CALLS = 128
-INDEX_BLOCK = 64
+MAX_CALLS = 64
+INDEX_BLOCK = 32
 MAX_INDEX = 10**9
 # Tool sets whose rules are kept.
 MAX_BUILT = 32

@@ -57,7 +57,7 @@ def make_handler(module: ModuleType) -> type:
             family = server.native_family(provider, _requested_model(raw))
             if family is None:
                 return self._stock_post(raw)
-            Chat(self, module).serve(raw)
+            Chat(self, module, family.name).serve(raw)
 
         def _stock_post(self, raw: bytes) -> None:
             """mlx_lm's own handling, of a body that was read already."""
@@ -126,9 +126,10 @@ def _as_error(e: Exception) -> RequestError:
 class Chat:
     """One chat request on a connection."""
 
-    def __init__(self, handler: Any, module: ModuleType):
+    def __init__(self, handler: Any, module: ModuleType, family: str):
         self.handler = handler
         self.module = module
+        self.family = family
         self.id = f"chatcmpl-{uuid.uuid4()}"
         self.headers_sent = False
         self.checked = time.monotonic()
@@ -166,7 +167,7 @@ class Chat:
             request.tools or None,
             request.role_mapping,
             template_kwargs=request.template_kwargs,
-            constraint=self._constraint(request),
+            constraint=server.constraint(request, self.family),
         )
         args = server.generation_arguments(self.module, generator.cli_args, request)
         self.request = request
@@ -177,9 +178,6 @@ class Chat:
             Answer(self, request, completion.local, context, args).run(tokens)
         finally:
             context.stop()
-
-    def _constraint(self, request: ChatRequest) -> Any:
-        return None
 
     def _progress(self, processed: int, total: int) -> None:
         logging.info("Prompt processing progress: %d/%d", processed, total)

@@ -335,8 +335,13 @@ class Converted:
         named = out.get("properties") or out.get("required")
         if rest is False or not (named or out.get("patternProperties")):
             return
-        if out.get("patternProperties") or rest not in ({}, True):
-            self._escapes = False  # a pattern would also bind the declared ones
+        declared = [*out.get("properties", ()), *out.get("required", ())]
+        if (
+            out.get("patternProperties")
+            or rest not in ({}, True)  # a pattern would also bind the declared ones
+            or any(not name.isprintable() for name in declared)
+        ):
+            self._escapes = False
         else:
             out["patternProperties"] = {PLAIN_KEY: {}}
             out["additionalProperties"] = False

@@ -126,6 +126,41 @@ def _check_ids(args: Any, vocab_size: int) -> None:
         args.sampling.top_k = 0  # all tokens: what such a number means
 
 
+def constraint(request: ChatRequest, family: str) -> Any:
+    """What the answer must fit, or None: then nothing is masked.
+
+    Raises:
+        RequestError: a schema that can't be enforced.
+    """
+    choice, tools = request.tool_choice, request.all_tools
+    strict = any(tool["function"].get("strict") for tool in tools)
+    forced = choice.mode in ("required", "function")
+    limited = bool(tools) and (strict or not request.parallel_tool_calls)
+    if request.response_format is None and not (
+        forced or (limited and choice.mode == "auto")
+    ):
+        # Free calls: what the parser understands costs no mask.
+        return None
+    from . import constrain, grammar
+
+    spec = grammar.ConstraintSpec(
+        tools=tuple(tools),
+        choice=choice.mode,
+        name=choice.name,
+        parallel=request.parallel_tool_calls,
+        response_format=_form(request.response_format),
+        next_index=request.history.next_index,
+    )
+    constrain.check(spec, family)
+    return spec
+
+
+def _form(wanted: Any) -> tuple[Any, ...] | None:
+    if wanted is None or wanted.type == "json_object":
+        return wanted and ("json_object",)
+    return ("json_schema", wanted.schema, wanted.strict, wanted.name)
+
+
 def tokenize(generator: Any, tokenizer: Any, request: Completion, args: Any) -> tuple:
     """The prompt of a chat request, in the shape of ResponseGenerator._tokenize.
 

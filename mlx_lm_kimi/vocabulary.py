@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .convert import byte_to_char
-from .grammar import FIRST_CONTROL
 
 
 class Digits(NamedTuple):
@@ -26,6 +25,7 @@ class Vocabulary:
         backend = tokenizer.backend_tokenizer
         added = backend.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items()}
+        self.ranks = min(self.special.values())  # ordinary tokens come first
         self.size = backend.get_vocab_size(with_added_tokens=True)
         self._backend = backend
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Vocabulary:
         from llguidance._tokenizer import TokenizerWrapper
 
         tokens = self.token_bytes()
-        ids = [i for i, t in enumerate(tokens[:FIRST_CONTROL]) if t.isdigit()]
+        ids = [i for i, t in enumerate(tokens[: self.ranks]) if t.isdigit()]
         mask = np.zeros(-(-self.size // 8) * 8, dtype=bool)
         mask[ids] = True
         self._digits = Digits(

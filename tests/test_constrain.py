@@ -15,6 +15,7 @@ from mlx_lm_kimi.grammar import ConstraintSpec
 from tests.conftest import rows
 from tests.constraint_model import (
     IM_END,
+    THINK,
     THINK_END,
     VOCABULARY,
     NoiseModel,
@@ -188,6 +189,15 @@ def test_thoughts_are_free_and_the_constraint_comes_after():
     for history in ([9, 9], [9, 9, 500], [9, 9, 500, 700]):
         allowed = np.flatnonzero(np.array(run(mx.array(history), zeros))[0] == 0)
         assert (allowed[:-1] == np.arange(163584)).all() and allowed[-1] == THINK_END
+
+
+def test_a_thought_can_only_come_first():
+    run, zeros = processor(spec(WEATHER, choice="auto")), mx.zeros((1, VOCABULARY))
+    may_think = [
+        np.array(run(mx.array(history), zeros))[0][THINK] == 0
+        for history in ([1], [1, 500], [1, 500, 600], [1, 500, 600, 700])
+    ]
+    assert may_think == [True, False, False, False]
 
 
 def test_free_text_computes_no_masks():
@@ -459,7 +469,7 @@ def test_one_compiled_grammar_serves_the_turns_of_a_conversation(monkeypatch):
     real = compiler._compile
     monkeypatch.setattr(compiler, "_compile", lambda t: compiled.append(t) or real(t))
     one_more = tool("turns", {"type": "object", "properties": {"t": {"type": "null"}}})
-    for turn in (0, 5, 63):
+    for turn in (0, 5, 31):
         output = answer(spec(one_more, next_index=turn), 1)
         assert calls(output)[0][0] == f"functions.turns:{turn}"
     assert len(compiled) == 1
@@ -491,6 +501,8 @@ def test_trap_2_an_escaped_key_is_no_way_round_a_declared_one():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert content(schema, '{"a":1}') and content(schema, '{"b":"x"}')
     assert not content(schema, '{"\\u0061":"x"}')
+    odd = {"type": "object", "properties": {"a\n": {"type": "integer"}}}
+    assert content(odd, '{"a\\n":1}') and not content(odd, '{"a\\u000a":"x"}')
     for rest in (
         {"additionalProperties": {"type": "string"}},
         {"patternProperties": {"^x": {"type": "null"}}},

@@ -164,6 +164,10 @@ K2 = [
      [[F0, F1], F1, F0], 2),
     ("an empty id after an unanswered call", [USER, calls("a", "b"), USER, calls("c"), result("")],
      [[F0, F1], [F2], F2], 3),
+    ("an empty id answers the nearest message", [USER, calls(""), USER, calls("a"), result("")],
+     [[F0], [F1], F1], 2),
+    ("an empty id answers the call that has none", [USER, calls("a", "", "b"), result("")],
+     [[F0, F1, F2], F1], 3),
     ("ids dropped from the calls only", [USER, calls("", ""), result("p"), result("q")],
      [[F0, F1], F0, F1], 2),
 ]  # fmt: skip
@@ -212,6 +216,9 @@ def test_functions_of_the_older_api():
         ([USER, calls("a", "b"), result("")], 2),
         ([USER, calls("a"), result("a"), result("")], 3),
         ([USER, calls("a"), result("b")], 2),
+        ([USER, calls("", "a"), result("b")], 2),
+        ([USER, calls(""), result("x"), result("y")], 3),
+        ([USER, calls(""), result(""), calls("a", "b"), result("")], 4),
         ([USER, result(F0)], 1),
         ([result("call_1")], 0),
         ([{"role": "assistant", "content": "x"}, result(F0)], 1),
@@ -357,7 +364,7 @@ def test_k3_results_stay_in_their_run():
 
 
 def test_k3_missing_and_repeated_ids_become_unique():
-    found, history = k3(
+    _, history = k3(
         calls("", ("", "g")),
         result("", "A"),
         result("", "B"),
@@ -538,6 +545,7 @@ def check_links(before, after):
         for c in old.get("tool_calls", ()):
             fresh.setdefault(c["id"], []).append(next(names)["id"])
         nearest.update(fresh)
+        nearest.pop("", None)
         if old["role"] == "tool" and old["tool_call_id"] in nearest:
             assert new["tool_call_id"] in nearest[old["tool_call_id"]]
 

@@ -109,6 +109,12 @@ TOOLS = [
     ([tool(parameters={"type": ["object", 5]})], "[0].function.parameters.type", TYPE),
     ([tool(parameters={"properties": []})], "[0].function.parameters.properties", TYPE),
     ([tool(parameters={"$defs": "x"})], "[0].function.parameters.$defs", TYPE),
+    ([tool(parameters={"required": "a"})], "[0].function.parameters.required", TYPE),
+    (
+        [tool(parameters={"required": ["a", 1]})],
+        "[0].function.parameters.required",
+        TYPE,
+    ),
     ([tool(strict="yes")], "[0].function.strict", TYPE),
     ([tool(strict=1)], "[0].function.strict", TYPE),
     ([tool(), tool("g"), tool()], "[2].function.name", "duplicate_tool"),
@@ -133,7 +139,7 @@ def test_broken_dynamic_tools(tools, path, code):
         {"parameters": None, "description": None, "strict": None},
         {"parameters": {}},
         {"parameters": {"type": "object", "properties": {}}, "strict": True},
-        {"parameters": {"type": "object", "properties": None}, "strict": False},
+        {"parameters": {"type": "object", "properties": None, "required": None}},
         {"parameters": {"type": ["object", "null"]}},
         {"parameters": {"$defs": {"N": {"$ref": "#/$defs/N"}}, "$ref": "#/$defs/N"}},
         {"parameters": {"type": "string"}, "unknown": [1]},
@@ -241,17 +247,21 @@ def allowed(*names, mode="auto"):
         ({}, "tool_choice.type", VALUE),
         ({"type": "tool", "name": "f"}, "tool_choice.type", VALUE),
         ({"type": "auto"}, "tool_choice.type", VALUE),
-        ({"type": "function"}, "tool_choice.function", MISSING),
-        ({"type": "function", "name": "f"}, "tool_choice.function", MISSING),
-        ({"type": "function", "function": "f"}, "tool_choice.function", TYPE),
+        ({"type": "function"}, "tool_choice.function.name", MISSING),
+        ({"type": "function", "name": "f"}, "tool_choice.function.name", MISSING),
+        ({"type": "function", "function": "f"}, "tool_choice.function.name", MISSING),
         ({"type": "function", "function": {}}, "tool_choice.function.name", MISSING),
         (named(5), "tool_choice.function.name", TYPE),
-        (named("g"), "tool_choice", "unknown_tool"),
-        (named(""), "tool_choice", "unknown_tool"),
+        (named("g"), "tool_choice.function.name", "unknown_tool"),
+        (named(""), "tool_choice.function.name", "unknown_tool"),
         ({"type": "allowed_tools"}, "tool_choice.allowed_tools", MISSING),
         (allowed("f", mode="none"), "tool_choice.allowed_tools.mode", VALUE),
         (allowed(), "tool_choice.allowed_tools.tools", "empty_array"),
-        (allowed("f", "g"), "tool_choice.allowed_tools.tools[1]", "unknown_tool"),
+        (
+            allowed("f", "g"),
+            "tool_choice.allowed_tools.tools[1].function.name",
+            "unknown_tool",
+        ),
     ],
 )
 def test_choices_refused(choice, param, code):
@@ -263,7 +273,9 @@ def test_choices_refused(choice, param, code):
 def test_choices_without_tools(tools):
     body = {"messages": [USER], "tools": tools}
     check_fault({**body, "tool_choice": "required"}, "tool_choice", VALUE)
-    check_fault({**body, "tool_choice": named("f")}, "tool_choice", "unknown_tool")
+    check_fault(
+        {**body, "tool_choice": named("f")}, "tool_choice.function.name", "unknown_tool"
+    )
     for mode in ("none", "auto", None):
         choice = parse_chat_request({**body, "tool_choice": mode}).tool_choice
         assert choice == ToolChoice(mode or "auto")
@@ -302,7 +314,9 @@ def test_allowed_tools(mode):
 def test_an_error_lists_few_of_many_tools():
     body = {"messages": [USER], "tools": [tool(f"f{i}") for i in range(1000)]}
     check_fault(
-        {**body, "tool_choice": named("g" * 5000)}, "tool_choice", "unknown_tool"
+        {**body, "tool_choice": named("g" * 5000)},
+        "tool_choice.function.name",
+        "unknown_tool",
     )
 
 

@@ -93,6 +93,21 @@ MEANING = {
         '{"a":null}',
         '{"a":1}',
     ),
+    "a path below an id": (
+        {
+            "$defs": {"y": TEXT},
+            "type": "object",
+            "properties": {
+                "a": {
+                    "$id": "https://example.com/a",
+                    "$defs": {"y": {"type": "null"}},
+                    "anyOf": [{"$ref": "#/$defs/y"}],
+                },
+            },
+        },
+        '{"a":null}',
+        '{"a":"x"}',
+    ),
     "own id": (
         {
             "$id": "node",
@@ -247,6 +262,8 @@ UNSUPPORTED = [
     ({"enum": [2**53 + 1]}, "", "enum"),
     ({"const": "\ud800"}, "", "const"),
     ({"type": "integer", "multipleOf": 1000003}, "", "multipleOf"),
+    ({"type": "integer", "multipleOf": 99991}, "", "multipleOf"),
+    ({"type": "integer", "multipleOf": 997, "minimum": 0}, "", "multipleOf"),
     ({"type": "number", "minimum": 1e300}, "", "minimum"),
     (
         {"type": "object", "minProperties": 2, "additionalProperties": TEXT},

@@ -8,7 +8,7 @@ results in the order of their calls, each with the name of its tool.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,23 +45,21 @@ class _Calls:
     """The calls met so far, by the ids the client gave them, for results to find."""
 
     def __init__(self) -> None:
-        self.count = 0
-        # Places of the calls with an id, those of the nearest message only.
+        self._count = 0
+        # Places of the calls with an id: those of the nearest message that has it.
         self._by_id: dict[str, deque[int]] = {}
-        # The unanswered calls of the nearest message, and how many of them have an id.
-        self._waiting: OrderedDict[int, str] = OrderedDict()
-        self._named = 0
+        # The unanswered calls of the nearest message, without and with an id.
+        self._unnamed: deque[int] = deque()
+        self._named: set[int] = set()
 
     def add(self, ids: list[str]) -> None:
         """Take the calls of one message."""
-        places = range(self.count, self.count + len(ids))
-        self.count += len(ids)
-        self._waiting = OrderedDict(zip(places, ids))
-        self._named = sum(1 for i in ids if i)
         fresh: dict[str, deque[int]] = {}
-        for place, call_id in zip(places, ids):
+        for place, call_id in enumerate(ids, self._count):
             fresh.setdefault(call_id, deque()).append(place)
-        fresh.pop("", None)
+        self._count += len(ids)
+        self._unnamed = fresh.pop("", deque())
+        self._named = {place for places in fresh.values() for place in places}
         self._by_id.update(fresh)
 
     def find(self, call_id: str) -> int | None:
@@ -69,15 +67,13 @@ class _Calls:
         if found := self._by_id.get(call_id):
             # Of several with one id the first unanswered; a further result is the last's.
             place = found.popleft() if len(found) > 1 else found[0]
-        elif self._waiting and (
-            not self._named or (not call_id and len(self._waiting) == 1)
-        ):
-            place = next(iter(self._waiting))
-        else:
-            return None
-        if self._waiting.pop(place, ""):
-            self._named -= 1
-        return place
+            self._named.discard(place)
+            return place
+        if self._unnamed and not (call_id and self._named):
+            return self._unnamed.popleft()
+        if not call_id and len(self._named) == 1:
+            return self._named.pop()
+        return None
 
 
 def _link(messages: list[Message]) -> dict[int, int | str]:

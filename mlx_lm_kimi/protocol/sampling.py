@@ -60,11 +60,12 @@ def _logit_bias(value: Any) -> dict[int, float] | None:
         return None
     found = {}
     for key, bias in an_object(value, "logit_bias").items():
+        param = f"logit_bias.{key[:20]}"
         if not _TOKEN_ID.fullmatch(key):
-            raise fault("logit_bias", "must map token ids (whole numbers) to numbers.")
-        amount = number(bias, "logit_bias")
+            raise fault(param, "is no token id: use a whole number.")
+        amount = number(bias, param)
         if amount is None:
-            raise wrong_type("logit_bias", "an object of numbers", bias)
+            raise wrong_type(param, "a number", bias)
         found[int(key)] = amount
     return found
 

@@ -85,10 +85,9 @@ def _check_schema(value: Any, param: str) -> None:
         if value.get(key) is not None:
             an_object(value[key], f"{param}.{key}")
     required = value.get("required")
-    names = required if isinstance(required, list) else [required]
-    if required is not None and not (
-        names is required and all(isinstance(name, str) for name in names)
-    ):
+    if required is None:
+        return
+    if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
         raise wrong_type(f"{param}.required", "an array of strings", required)
 
 
@@ -148,16 +147,15 @@ def _named(value: Any, param: str, names: Collection[str]) -> str:
         raise fault(
             f"{param}.type", f'must be "function", not {shown(value.get("type"))}.'
         )
-    if value.get("function") is None:
-        raise missing(f"{param}.function", "give an object with the tool's name.")
-    function = an_object(value["function"], f"{param}.function")
-    if function.get("name") is None:
-        raise missing(f"{param}.function.name", "give the tool's name.")
-    name = a_string(function["name"], f"{param}.function.name")
-    if name not in names:
+    path = f"{param}.function.name"
+    function = value.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if name is None:
+        raise missing(path, "give the tool's name.")
+    if a_string(name, path) not in names:
         some = ", ".join(shown(n) for n in sorted(names)[:_LISTED])
         known = f"declared are {some}" if names else "no tools are declared"
-        raise fault(param, f"names {shown(name)}, but {known}.", "unknown_tool")
+        raise fault(path, f"names {shown(name)}, but {known}.", "unknown_tool")
     return name
 
 
