@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,8 @@ def _wait(process: subprocess.Popen, url: str, log: Any) -> None:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 if answer.status == 200:
                     return
+        except urllib.error.HTTPError:
+            break  # the model could not be loaded
         except OSError:
             time.sleep(0.1)
     log.seek(0)

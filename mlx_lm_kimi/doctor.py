@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from . import activation, families, hook
 from ._version import __version__
@@ -124,6 +125,9 @@ def _served(path: Path, family: families.Family) -> list[Row]:
         return [("tokenizer loads", f"{type(e).__name__}: {e}", "see the error")]
     own = (path / "chat_template.jinja").is_file() or bool(tokenizer.chat_template)
     names = tokenizer.convert_ids_to_tokens(sorted(tokenizer.eos_token_ids))
+    thinking = "no"
+    if tokenizer.has_thinking:
+        thinking = f"{tokenizer.think_start} … {tokenizer.think_end}"
     native = families.is_native(path)
     handler = "mlx_lm_kimi (streamed calls)" if native else "mlx_lm's own"
     return [
@@ -137,7 +141,7 @@ def _served(path: Path, family: families.Family) -> list[Row]:
             f"{tokenizer.tool_call_start} … {tokenizer.tool_call_end}",
             "" if tokenizer.has_tool_calling else "no tool parser for this family here",
         ),
-        ("thinking", f"{tokenizer.think_start} … {tokenizer.think_end}", ""),
+        ("thinking", thinking, ""),
         ("end tokens", " ".join(names), ""),
         ("request handler", handler, ""),
         ("remote code", "never run", ""),
@@ -149,9 +153,9 @@ def _print(console: Console, title: str, rows: list[Row]) -> bool:
     for column in ("", "found", "state", "fix"):
         table.add_column(column, overflow="fold")
     for what, found, fix in rows:
-        table.add_row(what, found, BAD if fix else OK, fix)
-    # Markup is off: tokens such as [EOS] are text.
-    console.print(table, markup=False)
+        # Text, not markup: tokens such as [EOS] are shown as they are.
+        table.add_row(*map(Text, (what, found, BAD if fix else OK, fix)))
+    console.print(table)
     return not any(fix for _, _, fix in rows)
 
 

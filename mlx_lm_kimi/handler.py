@@ -54,10 +54,16 @@ def make_handler(module: ModuleType) -> type:
                     return super().do_POST()
                 return _send_error(self, _length_error(length))
             raw = _read_body(self, int(length))
-            family = server.native_family(provider, _requested_model(raw))
+            try:
+                body, error = decode_body(raw), None
+            except RequestError as e:
+                body, error = {}, e
+            family = server.native_family(provider, _requested_model(body))
             if family is None:
                 return self._stock_post(raw)
-            Chat(self, module, family.name).serve(raw)
+            if error is not None:
+                return _send_error(self, error)
+            Chat(self, module, family.name).serve(body)
 
         def _stock_post(self, raw: bytes) -> None:
             """mlx_lm's own handling, of a body that was read already."""
@@ -94,11 +100,8 @@ def _read_body(handler: Any, length: int) -> bytes:
     return raw
 
 
-def _requested_model(raw: bytes) -> str:
-    try:
-        model = decode_body(raw).get("model")
-    except RequestError:
-        model = None
+def _requested_model(body: dict[str, Any]) -> str:
+    model = body.get("model")
     return model if isinstance(model, str) else "default_model"
 
 
@@ -134,20 +137,16 @@ class Chat:
         self.headers_sent = False
         self.checked = time.monotonic()
 
-    def serve(self, raw: bytes) -> None:
+    def serve(self, body: dict[str, Any]) -> None:
         """Answer the request; a fault is an error object, whole or streamed."""
         try:
-            request = self._parse(raw)
+            request = parse_chat_request(body)
+            refuse_images(request)
             self._answer(request)
         except (ConnectionError, TimeoutError) as e:
             logging.info("The client closed the connection: %s", e)
         except Exception as e:
             self._fail(_as_error(e))
-
-    def _parse(self, raw: bytes) -> ChatRequest:
-        request = parse_chat_request(decode_body(raw))
-        refuse_images(request)
-        return request
 
     def _fail(self, error: RequestError) -> None:
         try:

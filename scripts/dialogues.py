@@ -75,18 +75,36 @@ def is_held_out(word: str) -> bool:
     return word in CITIES or zlib.crc32(word.encode()) % 8 == 0
 
 
-def word(rng: random.Random, held_out: bool = False) -> str:
-    """A made-up capitalised word of one half."""
+def word(rng: random.Random, held_out: bool = False, varied: bool = False) -> str:
+    """A made-up capitalised word of one half; the varied ones are like any name."""
     while True:
-        syllables = rng.choice((1, 2, 2, 3))
-        text = "".join(
-            rng.choice(_STARTS) + rng.choice(_VOWELS) for _ in range(syllables)
-        )
-        if syllables == 1 or rng.random() < 0.4:
-            text += rng.choice(_ENDS)
-        text = text.capitalize()
+        text = (_varied if varied else _plain)(rng).capitalize()
         if is_held_out(text) == held_out:
             return text
+
+
+def _plain(rng: random.Random) -> str:
+    syllables = rng.choice((1, 2, 2, 3))
+    text = "".join(rng.choice(_STARTS) + rng.choice(_VOWELS) for _ in range(syllables))
+    if syllables == 1 or rng.random() < 0.4:
+        text += rng.choice(_ENDS)
+    return text
+
+
+def _varied(rng: random.Random) -> str:
+    letters = "bcdfghjklmnpqrstvwxz"
+    parts = [rng.choice((*_VOWELS, *"aeiouy")) for _ in range(rng.choice((1, 2, 2, 3)))]
+    gaps = [rng.choice(letters) for _ in range(len(parts) + 1)]
+    for i in range(1, len(parts)):
+        if rng.random() < 0.5:
+            gaps[i] += rng.choice(letters)
+    if rng.random() < 0.15:
+        gaps[0] = ""
+    if rng.random() < 0.4 and len(parts) > 1:
+        gaps[-1] = ""
+    elif rng.random() < 0.3:
+        gaps[-1] += rng.choice(letters)
+    return "".join(a + b for a, b in zip(gaps, (*parts, "")))
 
 
 def result(kind: Kind, rng: random.Random) -> str:
@@ -129,10 +147,9 @@ def call(kind: Kind, about: str, index: int) -> dict[str, Any]:
 
 
 def exchange(
-    kind: Kind, index: int, rng: random.Random, about: str | None = None
+    kind: Kind, index: int, rng: random.Random, about: str
 ) -> list[dict[str, Any]]:
     """Question, call, result and answer."""
-    about = about or word(rng)
     found = result(kind, rng)
     called = call(kind, about, index)
     return [
@@ -144,7 +161,7 @@ def exchange(
 
 
 def dialogue(
-    rng: random.Random, short: bool = False
+    rng: random.Random, short: bool = False, varied: bool = False
 ) -> tuple[list[dict], list[dict] | None]:
     """(messages, tools) to train on; the short ones have one tool and one question."""
     declared = rng.sample(KINDS, 1 if short else rng.choice((1, 2, 2, 2, 3)))
@@ -158,7 +175,8 @@ def dialogue(
         return messages, tools if rng.random() < 0.7 else None
     messages = []
     for index in range(1 if short else rng.choice((1, 1, 1, 1, 2))):
-        messages += exchange(rng.choice(declared), index, rng)
+        about = word(rng, varied=varied and rng.random() < 0.8)
+        messages += exchange(rng.choice(declared), index, rng, about)
     return messages, tools
 
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -109,13 +110,13 @@ class Batches:
 
     def __init__(self, tokenizer, size: int, seed: int):
         self.tokenizer, self.size = tokenizer, size
-        self.short = True
+        self.short, self.varied = True, False
         self.rng = random.Random(seed)
         self.pool: list[tuple[list[int], list[float]]] = []
 
     def _fill(self) -> None:
         rows = [
-            encode(self.tokenizer, *dialogue(self.rng, self.short))
+            encode(self.tokenizer, *dialogue(self.rng, self.short, self.varied))
             for _ in range(self.size * 16)
         ]
         rows.sort(key=lambda row: len(row[0]))
@@ -161,7 +162,24 @@ def initialise(model) -> None:
     model.load_weights(flat)
 
 
-def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training, with a learning rate that rises and falls."""
+
+    steps: int
+    rate: float
+    short: float  # the part of its steps that are on short dialogues
+    varied: bool  # words of any form
+
+
+# Copying is learned on short dialogues first, at a third of the cost; then on words of
+# any form, so that it does not depend on how a word is made.
+STAGES = (Stage(2400, 3e-3, 1 / 3, False), Stage(900, 1.5e-3, 1 / 2, True))
+
+
+def train(
+    out: Path, batch: int, seed: int, stages: Sequence[Stage], resume: bool
+) -> None:
     """Train and save; deterministic for a seed on one machine."""
     from mlx_lm.models.deepseek_v3 import Model, ModelArgs
 
@@ -170,11 +188,18 @@ def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
     mx.random.seed(seed)
     out.mkdir(parents=True, exist_ok=True)
     write_vocabulary(out)
-    tokenizer = load(out)
     model = Model(ModelArgs.from_dict(CONFIG))
     initialise(model)
+    if resume:
+        model.load_weights(str(out / "model.safetensors"))
     count = sum(v.size for _, v in tree_flatten(model.parameters()))
     print(f"{count:,} parameters, {count * 4 / 1e6:.2f} MB")
+    for number, stage in enumerate(stages):
+        run_stage(model, stage, Batches(load(out), batch, seed + number), out)
+
+
+def run_stage(model, stage: Stage, batches: Batches, out: Path) -> None:
+    steps, rate = stage.steps, stage.rate
     schedule = optim.join_schedules(
         [
             optim.linear_schedule(rate / 50, rate, 50),
@@ -194,11 +219,10 @@ def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
         optimizer.update(model, grads)
         return loss
 
-    batches = Batches(tokenizer, batch, seed)
     start, recent = time.time(), []
+    batches.varied = stage.varied
     for i in range(1, steps + 1):
-        # Copying is learned on short dialogues first, at a third of the cost.
-        batches.short = i <= steps // 3
+        batches.short = i <= stage.short * steps
         loss = step(*batches.next())
         mx.eval(state, loss)
         recent.append(loss.item())
@@ -206,7 +230,7 @@ def train(out: Path, steps: int, batch: int, rate: float, seed: int) -> None:
             mean = sum(recent) / len(recent)
             print(f"step {i}  loss {mean:.4f}  {time.time() - start:.0f} s", flush=True)
             recent = []
-        if i % 250 == 0 or i == steps:
+        if i % 100 == 0 or i == steps:
             save(model, out)
 
 
@@ -220,15 +244,17 @@ def save(model, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="of each stage, for a quick try")
+    parser.add_argument("--resume", type=int, help="go on at this stage")
     args = parser.parse_args()
     mlx_lm_kimi.install()
-    if args.out.exists() and args.out != OUT:
-        shutil.rmtree(args.out)
-    train(args.out, args.steps, args.batch, args.rate, args.seed)
+    stages = STAGES[args.resume or 0 :]
+    if args.steps:
+        stages = [replace(stage, steps=args.steps) for stage in stages]
+    seed = args.seed + (args.resume or 0)
+    train(args.out, args.batch, seed, stages, args.resume is not None)
 
 
 if __name__ == "__main__":

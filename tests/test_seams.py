@@ -1,0 +1,48 @@
+"""The patched places of mlx_lm are where we look for them.
+
+When a new mlx-lm moves one, this names the change of UPSTREAM.md to look at.
+"""
+
+import importlib
+import inspect
+
+import pytest
+
+from mlx_lm_kimi import activation
+
+
+@pytest.mark.parametrize("seam", activation.SEAMS, ids=lambda s: s.name)
+def test_the_place_exists(seam):
+    module = importlib.import_module(seam.module)
+    lacking = activation.missing(seam, module)
+    assert (
+        not lacking
+    ), f"{seam.module} moved {lacking}: see UPSTREAM.md, {seam.upstream}"
+    assert activation.is_active(seam)
+
+
+def test_the_version_is_supported():
+    assert activation.is_supported(activation.mlx_lm_version())
+
+
+def test_tokenize_gives_what_the_generator_unpacks():
+    import mlx_lm.server as server
+
+    source = inspect.getsource(server.ResponseGenerator._serve_single)
+    wanted = 5 if hasattr(server, "Vision") else 4
+    names = source.partition("= self._tokenize(")[0].rpartition("\n")[2]
+    assert len(names.split(",")) == wanted, "see UPSTREAM.md, argument strings verbatim"
+
+
+def test_our_parser_is_the_parser():
+    import mlx_lm.tool_parsers.kimi_k2 as parser
+
+    assert hasattr(parser, "ToolCallStream")
+
+
+def test_every_seam_is_documented():
+    from tests.conftest import ROOT
+
+    text = (ROOT / "UPSTREAM.md").read_text()
+    for seam in activation.SEAMS:
+        assert seam.name.partition(",")[0] in text
