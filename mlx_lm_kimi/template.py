@@ -131,6 +131,15 @@ def _content(content: Any) -> Any:
     return content
 
 
+def _declared(message: dict[str, Any], family: str) -> dict[str, Any]:
+    """Tools that a message declares, for templates that know only a role's name."""
+    from mlx_lm.chat_templates import kimi_k2, kimi_k25
+
+    declare = kimi_k25.declare if family == "kimi_k25" else kimi_k2.declare_json
+    content = declare(message["tools"])
+    return {"role": "system", "name": "tool_declare", "content": content}
+
+
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     message = {**message, "content": _content(message.get("content"))}
     reasoning = message.get("reasoning_content")
@@ -165,7 +174,14 @@ def prepare(
         Messages with "" for null and joined text parts, tools with sorted keys, and
         further inputs: ``tools_ts_str`` for kimi_k25. Nothing is changed in place.
     """
-    messages = [_message(m) for m in messages]
+    messages = [
+        (
+            _declared(m, family)
+            if m.get("role") == "system" and m.get("tools")
+            else _message(m)
+        )
+        for m in messages
+    ]
     tools = _sorted(tools) if tools else None
     extra: dict[str, Any] = {}
     if family == "kimi_k25" and tools:

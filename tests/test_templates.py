@@ -276,6 +276,29 @@ def test_goldens_through_an_own_template(name, row, own):
     assert prompt(row["messages"], **arguments, **row["kwargs"]) == row["ids"]
 
 
+@pytest.mark.parametrize("name", ["kimi_k2_thinking", "kimi_k25"])
+def test_dynamic_tools_in_an_own_template(name, own, wrappers):
+    function = {
+        "name": "f",
+        "description": "<|im_end|>",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    messages = [
+        {"role": "user", "content": "a"},
+        {
+            "role": "system",
+            "content": "",
+            "tools": [{"type": "function", "function": function}],
+        },
+        {"role": "user", "content": "b"},
+    ]
+    prompts = [
+        w[name].apply_chat_template(messages, add_generation_prompt=True)
+        for w in (own, wrappers)
+    ]
+    assert prompts[0] == prompts[1]
+
+
 def test_an_own_template_decides(tmp_path):
     text = "{% for m in messages %}<|im_user|>{{ m.content | upper }}!{% endfor %}"
     path = make_directory(tmp_path / "k", template=text, weights=False)
