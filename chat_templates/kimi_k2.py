@@ -39,6 +39,10 @@ class Writer:
         self._flush()
         self.segments.extend((token, True) for token in tokens)
 
+    def cut(self):
+        """End a text segment: what follows is encoded apart."""
+        self._flush()
+
     def _flush(self):
         if self._run:
             self.segments.append(("".join(self._run), False))

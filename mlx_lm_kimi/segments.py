@@ -12,18 +12,13 @@ def encode(tokenizer: Any, segments: Iterable[tuple[str, bool]]) -> list[int]:
     Args:
         tokenizer: our tokenizer.
         segments: (text, is_control) pairs. A control token becomes its id; one that
-            this vocabulary does not name (``<think>`` in K2-Instruct) is text. The text
-            between two control tokens is encoded in one go, as data.
+            this vocabulary does not name (``<think>`` in K2-Instruct) is text. Each text
+            segment is encoded by itself, as data: templates join what belongs together.
     """
-    special, ids, run = tokenizer.special_ids, [], []
+    special, ids = tokenizer.special_ids, []
     for text, is_control in segments:
-        if not (is_control and text in special):
-            run.append(text)
-            continue
-        if run:
-            ids += tokenizer.encode_content("".join(run))
-            run = []
-        ids.append(special[text])
-    if run:
-        ids += tokenizer.encode_content("".join(run))
+        if is_control and text in special:
+            ids.append(special[text])
+        else:
+            ids += tokenizer.encode_content(text)
     return ids

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.chat_templates import kimi_k2, kimi_k25
+from mlx_lm.chat_templates import kimi_k2, kimi_k3, kimi_k25
 from mlx_lm.chat_templates.kimi_typescript import typescript
 from mlx_lm.utils import load_tokenizer
 
@@ -124,6 +124,55 @@ def test_schemas_nested_too_deep():
     assert typescript(tools) is None
     with pytest.raises(ValueError, match="nested too deep"):
         kimi_k25.apply_chat_template([], tools)
+
+
+K3 = rows("goldens/render_kimi_k3.jsonl")
+
+
+@pytest.fixture(scope="module")
+def k3(tmp_path_factory):
+    """A K3 directory: its configuration names four ids otherwise."""
+    path = make_directory(tmp_path_factory.mktemp("k3"), "kimi_k3", weights=False)
+    file = path / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    for i, name in enumerate(("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")):
+        config["added_tokens_decoder"][str(163586 + i)] = {"content": name}
+    file.write_text(json.dumps(config))
+    return load_tokenizer(path)
+
+
+@pytest.mark.parametrize("row", K3, ids=lambda r: r["id"])
+def test_goldens_of_k3(row, k3):
+    arguments = {
+        "tools": row["tools"],
+        "add_generation_prompt": row["add_generation_prompt"],
+        **row["kwargs"],
+    }
+    text = kimi_k3.apply_chat_template(row["messages"], **arguments)
+    assert text == row["rendered"]
+    assert k3.apply_chat_template(row["messages"], tokenize=False, **arguments) == text
+    assert k3.apply_chat_template(row["messages"], **arguments) == row["ids"]
+
+
+def test_k3_arguments():
+    text = (
+        '{ "s" : "a\\"<", "n": 2.50, "b": true, "z": null, "o": {"a" : [1]}, "l": [ ] }'
+    )
+    assert [(k, t) for k, _, t in kimi_k3.members(text)] == [
+        ("s", '"a\\"<"'),
+        ("n", "2.50"),
+        ("b", "true"),
+        ("z", "null"),
+        ("o", '{"a" : [1]}'),
+        ("l", "[ ]"),
+    ]
+    assert kimi_k3.members("{}") == []
+    assert kimi_k3.members("[1]") is None and kimi_k3.members("{'a': 1}") is None
+    call = {"id": "x", "function": {"name": 'f"&', "arguments": "not json"}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    prompt = kimi_k3.apply_chat_template(messages)
+    assert '<|open|>call tool="f&quot;&amp;" index="1"<|sep|>' in prompt
+    assert '<|open|>json type="object"<|sep|>not json<|close|>json<|sep|>' in prompt
 
 
 # What clients send beside the goldens ------------------------------------------------
@@ -384,9 +433,8 @@ def test_a_template_runs_in_a_sandbox(tmp_path):
 
 def test_segments_of_an_unknown_control_token_are_text(wrappers):
     tokenizer = wrappers["kimi_k2"]._tokenizer
-    assert segments.encode(
-        tokenizer, [("<think>", True), ("x", False)]
-    ) == tokenizer.encode_content("<think>x")
+    ids = segments.encode(tokenizer, [("<think>", True), ("x", False)])
+    assert ids == [*tokenizer.encode_content("<think>"), *tokenizer.encode_content("x")]
 
 
 def test_continue_final_message(wrappers):

@@ -361,13 +361,9 @@ def test_detokenizing_is_linear(kimi):
 
 
 def test_segments(kimi):
-    parts = [
-        ("<|im_user|>", True),
-        ("us", False),
-        ("er", False),
-        ("<|im_end|>", False),
-        ("<|im_end|>", True),
-    ]
+    parts = [("<|im_user|>", True), ("user<|im_end|>", False), ("<|im_end|>", True)]
     expected = [163587, *kimi.encode_content("user<|im_end|>"), 163586]
     assert segments.encode(kimi, parts) == expected
+    apart = [*kimi.encode_content("a"), *kimi.encode_content("b")]
+    assert segments.encode(kimi, [("a", False), ("b", False)]) == apart
     assert segments.encode(kimi, []) == []
