@@ -74,7 +74,7 @@ def fresh(tmp_path):
 CHECK = """
 import sys
 assert not any(m.startswith("mlx_lm.") for m in sys.modules)
-import mlx_lm.server
+import mlx_lm.server, mlx_lm.tool_parsers, mlx_lm.chat_templates
 from mlx_lm_kimi import activation
 assert all(activation.is_active(s) for s in activation.SEAMS)
 import mlx_lm.tool_parsers.kimi_k2 as parser, mlx_lm_kimi
