@@ -60,7 +60,7 @@ def stream(server, tokens: int) -> dict:
     for chunk in chunks:
         if chunk.choices and chunk.choices[0].delta.tool_calls:
             positions.append(server.scripts.steps - start)
-    return {"tokens": len(ids), "first": positions[0], "deltas": len(positions)}
+    return {"tokens": len(ids), "positions": positions}
 
 
 def cost(tokens: int) -> float:
@@ -87,14 +87,37 @@ def cost(tokens: int) -> float:
     return best / len(ids)
 
 
+def plot(results: dict, file: str) -> None:
+    """Deltas received over tokens generated, as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    for who, style in (("stock", "o-"), ("ours", "-")):
+        positions = results[who]["positions"]
+        pyplot.plot(positions, range(1, len(positions) + 1), style, label=who)
+    pyplot.xlabel("tokens generated")
+    pyplot.ylabel("deltas of the call received")
+    pyplot.legend()
+    pyplot.savefig(file, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, default=16_000)
+    parser.add_argument(
+        "--plot", metavar="FILE", help="also draw a picture (matplotlib)"
+    )
     args = parser.parse_args()
     if args.worker:
         return worker(args.worker, lambda server: stream(server, args.tokens))
     results = run("benchmarks.tool_call_stream", "--tokens", str(args.tokens))
+    if args.plot:
+        plot(results, args.plot)
+    for result in results.values():
+        result |= {"first": result["positions"][0], "deltas": len(result["positions"])}
     rows = [
         ("tokens of the call", *(str(results[w]["tokens"]) for w in ("stock", "ours"))),
         (

@@ -31,6 +31,7 @@ from .protocol.request import (
 from .response import CallIds, Response
 from .stream import TokenStream
 
+IMAGE_TYPES = ("image", "image_url", "input_image")
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
 # How often a client that gets nothing is looked after, in seconds.
 CLIENT_CHECK = 0.25
@@ -59,7 +60,7 @@ def make_handler(module: ModuleType) -> type:
             except RequestError as e:
                 body, error = {}, e
             family = server.native_family(provider, _requested_model(body))
-            if family is None:
+            if family is None or _has_images_for(provider, body):
                 return self._stock_post(raw)
             if error is not None:
                 return _send_error(self, error)
@@ -83,6 +84,24 @@ def make_handler(module: ModuleType) -> type:
 
     KimiAPIHandler.__name__ = KimiAPIHandler.__qualname__ = "APIHandler"
     return KimiAPIHandler
+
+
+def _has_images_for(provider: Any, body: dict[str, Any]) -> bool:
+    """Whether a request has images, and the loaded model a processor in mlx_lm."""
+    if getattr(provider, "processor", None) is None:
+        return False
+    messages = body.get("messages")
+    contents = [
+        message.get("content")
+        for message in (messages if isinstance(messages, list) else [])
+        if isinstance(message, dict)
+    ]
+    return any(
+        isinstance(part, dict) and part.get("type") in IMAGE_TYPES
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+    )
 
 
 def _length_error(length: str) -> RequestError:

@@ -55,11 +55,13 @@ def model_path(provider: Any, requested: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _local_directory(path: str) -> str:
-    """The directory of a model; of a repository, its configuration is fetched."""
+def _native_family(path: str) -> families.Family | None:
+    """The family of a directory or repository (of which the configuration is fetched)."""
     from mlx_lm.utils import _download
 
-    return str(_download(path, allow_patterns=["*.json", "tiktoken.model", "*.jinja"]))
+    files = ["*.json", "tiktoken.model", "*.jinja"]
+    directory = _download(path, allow_patterns=files)
+    return families.detect(directory) if families.is_native(directory) else None
 
 
 def native_family(provider: Any, requested: str) -> families.Family | None:
@@ -68,10 +70,9 @@ def native_family(provider: Any, requested: str) -> families.Family | None:
     if not path:
         return None
     try:
-        directory = _local_directory(path)
+        return _native_family(path)
     except Exception:
         return None  # mlx_lm.server will say what is wrong with it
-    return families.detect(directory) if families.is_native(directory) else None
 
 
 def _segments(

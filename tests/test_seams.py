@@ -46,3 +46,19 @@ def test_every_seam_is_documented():
     text = (ROOT / "UPSTREAM.md").read_text()
     for seam in activation.SEAMS:
         assert seam.name.partition(",")[0] in text
+
+
+def test_a_request_travels_to_every_rank():
+    import pickle
+
+    from mlx_lm_kimi.grammar import ConstraintSpec
+    from mlx_lm_kimi.server import Completion, Local
+
+    spec = ConstraintSpec(tools=({"type": "function", "function": {"name": "f"}},))
+    local = Local(tokenizer=lambda: None)  # what can't travel stays
+    sent = Completion(
+        "chat", "", [{"role": "user"}], None, constraint=spec, local=local
+    )
+    got = pickle.loads(pickle.dumps(sent))
+    assert got.constraint == spec and got.messages == sent.messages
+    assert got.local == Local() and sent.local is local
