@@ -1,14 +1,20 @@
 """Shared fixtures: the data folder, servers with a scripted model."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import mlx_lm_kimi
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
+
+# The same examples each time; HYPOTHESIS_PROFILE=default looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # Puts our folders first in mlx_lm's plugin packages, also where no .pth file was read.
 mlx_lm_kimi.install()
