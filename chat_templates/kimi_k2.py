@@ -62,6 +62,18 @@ def dump(value: Any, **kwargs) -> str:
         raise ValueError("A tool or message is nested too deep.") from None
 
 
+def sorted_keys(value: Any) -> Any:
+    """The value with sorted keys at every level; raises ValueError if nested too deep."""
+    try:
+        if isinstance(value, dict):
+            return {k: sorted_keys(value[k]) for k in sorted(value)}
+        if isinstance(value, list):
+            return [sorted_keys(item) for item in value]
+        return value
+    except RecursionError:
+        raise ValueError("A tool or message is nested too deep.") from None
+
+
 def text_of(content: Any, write: Writer, part=None):
     """Write content: a string, null, or a list of text parts."""
     if isinstance(content, str):
@@ -72,6 +84,8 @@ def text_of(content: Any, write: Writer, part=None):
                 write.text(item)
             elif isinstance(item, dict) and isinstance(item.get("text"), str):
                 write.text(item["text"])
+            elif isinstance(item, dict) and item.get("type") == "text":
+                text_of(item.get("text"), write)
             elif part is None or not part(item, write):
                 kind = item.get("type") if isinstance(item, dict) else type(item)
                 raise ValueError(f"This model reads only text, not {kind}.")
@@ -137,7 +151,7 @@ def write_message(
         write.text(declare(message["tools"]))
         write.control("<|im_end|>")
         return
-    write.text(str(message.get("name") or role))
+    write.text(str(message.get("name") or role or ""))
     write.control("<|im_middle|>")
     if role == "tool":
         write.text(f"## Return of {message.get('tool_call_id') or ''}\n")

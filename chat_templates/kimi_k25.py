@@ -14,6 +14,7 @@ from .kimi_k2 import (
     Segment,
     Writer,
     declare_json,
+    sorted_keys,
     write_messages,
     write_tools,
 )
@@ -29,8 +30,11 @@ _IMAGE = (
 
 
 def declare(tools: List[Dict[str, Any]]) -> str:
-    """The tools in TypeScript, or as JSON where that can't express them."""
-    text = typescript(tools)
+    """The tools in TypeScript, or as JSON where that can't express them.
+
+    Moonshot's tokenizer sorts the keys first; the order of definitions depends on it.
+    """
+    text = typescript(sorted_keys(tools))
     return declare_json(tools) if text is None else text
 
 

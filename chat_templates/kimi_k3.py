@@ -167,19 +167,24 @@ def _named(message: Dict[str, Any]) -> Dict[str, str]:
 def _in_call_order(messages) -> Iterator[Tuple[Dict[str, Any], Tuple[str, int]]]:
     """Messages with, for a result, (tool, index); results in the order of their calls."""
     calls: Dict[str, Tuple[str, int]] = {}
+    unnamed: List[Tuple[str, int]] = []  # the last message's calls, by position
     run: List[Tuple[int, Dict[str, Any], Tuple[str, int]]] = []
     for message in messages:
         if message.get("role") == "tool":
-            default = (message.get("name") or "", len(run) + 1)
-            answered = calls.get(message.get("tool_call_id"), default)
+            at = len(run)
+            default = (message.get("name") or "", at + 1)
+            default = unnamed[at] if at < len(unnamed) else default
+            answered = calls.get(message.get("tool_call_id") or "", default)
             run.append((answered[1], message, answered))
             continue
         for _, result, answered in sorted(run, key=lambda item: item[0]):
             yield result, answered
-        run = []
+        run, unnamed = [], []
         for index, call in enumerate(message.get("tool_calls") or [], 1):
             name = (call.get("function") or {}).get("name") or ""
-            calls[call.get("id")] = (name, index)
+            unnamed.append((name, index))
+            if call.get("id"):
+                calls[call["id"]] = (name, index)
         yield message, ("", 0)
     for _, result, answered in sorted(run, key=lambda item: item[0]):
         yield result, answered

@@ -19,6 +19,7 @@
 The mapping, from the declarations that Moonshot's encoder makes:
 
 - A function is ``type NAME = (_: PARAMETERS) => any;``, its description a comment above.
+  Tools of another type than function are left out; without any left the text is empty.
 - PARAMETERS is always written as an object, whatever type the schema names; ``{}`` if it
   declares nothing.
 - An object lists its required properties by name, then the optional ones (``?``) by name,
@@ -26,17 +27,23 @@ The mapping, from the declarations that Moonshot's encoder makes:
   false, else its type. Names are written as they are.
 - ``integer`` is ``number``; other scalar types keep their name. ``true`` and ``{}`` are
   ``any``, ``false`` is ``null``. Arrays are ``Array<TYPE>``, without items ``Array<any>``.
-- ``enum`` is ``"a" | "b"`` (numbers, booleans and null in Python's spelling), anyOf and
-  lists of types are unions; in a list of types objects are ``{}``.
-- ``$ref`` to ``#/$defs/NAME`` is ``NAME``; every definition is an ``interface NAME TYPE``
-  before the function. ``$ref`` to ``#`` is ``parameters``, an interface of the function's
-  properties in the order of the schema, without additionalProperties.
-- The comments of a property are its description, a line of constraints (maxLength,
-  minLength, pattern; maximum, minimum; maxItems, minItems) and ``Default: VALUE``. Other
-  keywords are left out. Items with comments are written on lines of their own.
+- ``enum`` is ``"a" | "b"``, strings unescaped, numbers, booleans and null in Python's
+  spelling (``True``, ``None``). anyOf and lists of types are unions, without comments and
+  constraints of their members; in a list of types objects are ``{}``.
+- Of several keywords $ref wins, then anyOf, enum, type.
+- ``$ref`` to ``#/$defs/NAME`` is ``NAME``; every definition, also of an inner object, is an
+  ``interface NAME TYPE`` before the function, its description above. It must come before
+  its use. ``$ref`` to ``#`` is ``parameters``, an interface of the function's properties in
+  the order of the schema, without additionalProperties.
+- The comments of a property are its description (each line after ``// ``, empty lines
+  empty), a line of its type's constraints in the order of their names (maxLength,
+  minLength, pattern; maximum, minimum; maxItems, minItems) and ``Default: VALUE``, numbers
+  and booleans in Python's spelling, others as JSON, null left out. Other keywords (title,
+  format, examples, ...) are left out. Items with comments stand on lines of their own.
 - What it can't express has no TypeScript form (None here, JSON in the prompt): a schema
   without type, anyOf, enum or $ref (oneOf, const, only a description), other references,
-  an enum whose values don't have its type.
+  an enum whose values (null aside) don't have its type, or that names several types
+  beside null.
 """
 
 import json
@@ -138,7 +145,7 @@ def _enum(schema: Dict[str, Any]) -> str:
     values, kind = schema["enum"], schema.get("type")
     if isinstance(kind, list):
         others = [one for one in kind if one != "null"]
-        if len(kind) > 2 or (len(kind) == 2 and "null" not in kind):
+        if not kind or len(kind) > 2 or (len(kind) == 2 and "null" not in kind):
             raise ValueError(f"no TypeScript for an enum of {kind}")
         kind = others[0] if others else "null"
     wanted = _PYTHON_TYPES.get(kind)
@@ -181,10 +188,12 @@ def _property(name: str, schema: Any, optional: bool, scope: _Scope):
 
 
 def _properties(schema: Dict[str, Any], scope: _Scope) -> list:
-    required = schema.get("required", [])
+    if "properties" not in schema:
+        return []
+    required = set(schema.get("required", []))
     return [
         _property(name, value, name not in required, scope)
-        for name, value in schema.get("properties", {}).items()
+        for name, value in schema["properties"].items()
     ]
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from jinja2 import TemplateError
+
 from . import families
 from .protocol.errors import RequestError
 from .protocol.request import ChatRequest
@@ -173,9 +175,16 @@ def tokenize(generator: Any, tokenizer: Any, request: Completion, args: Any) -> 
         **generator.model_provider.cli_args.chat_template_args,
         **request.template_kwargs,
     }
-    prompt = tokenizer.apply_chat_template(
-        request.messages, tools=request.tools, add_generation_prompt=True, **kwargs
-    )
+    try:
+        prompt = tokenizer.apply_chat_template(
+            request.messages, tools=request.tools, add_generation_prompt=True, **kwargs
+        )
+    except (TemplateError, ValueError) as e:
+        raise RequestError(
+            f"messages: the chat template can't show this conversation: {e}",
+            param="messages",
+            code="invalid_value",
+        ) from e
     _check_ids(args, len(inner))
     thinking_open = _thinking_open(inner, prompt)
     request.local.tokenizer = inner

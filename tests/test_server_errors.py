@@ -8,6 +8,7 @@ import pytest
 from tests.chat import both
 from tests.conftest import rows
 from tests.requests_table import ACCEPTED, BAD_BODIES, REFUSED
+from tests.scripted import Scripts, Server, make_directory
 from tests.test_server_api import post, script
 from tests.test_server_calls import WEATHER, wait_for_tokenizer
 
@@ -149,3 +150,22 @@ def test_a_bad_content_length(thinking, length):
         connection.sendall(head.encode() + b"{}")
         answer = connection.recv(65536).decode()
     assert answer.split()[1] in ("400", "411")
+
+
+def test_a_template_that_refuses_is_a_400(tmp_path):
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no systems') }}{% endif %}x"
+    path = make_directory(tmp_path / "k", template=template)
+    server = Server(path, Scripts(), "--max-tokens", "2")
+    try:
+        body = {
+            "messages": [
+                {"role": "system", "content": "a"},
+                {"role": "user", "content": "b"},
+            ]
+        }
+        status, _, raw = post(server, json.dumps(body).encode())
+        error = json.loads(raw)["error"]
+        assert (status, error["param"]) == (400, "messages")
+        assert "no systems" in error["message"]
+    finally:
+        server.close()
