@@ -112,7 +112,7 @@ def _map(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
     return value
 
 
-def _nonce(template: str, strings: list[str]) -> str:
+def _nonce(template: str, strings: Collection[str]) -> str:
     """A number that occurs in none of the inputs: no filter changes digits."""
     source = random.SystemRandom()
     while True:
@@ -164,11 +164,13 @@ def render_own(
     kwargs = _with_thinking(kwargs)
     special = {k: v for k, v in kwargs.items() if k.endswith(("_token", "_tokens"))}
     inputs = [messages, tools, {k: v for k, v in kwargs.items() if k not in special}]
-    strings = list(_strings(inputs))
-    if not any(map(spellings.are_in, strings)):
+    strings = set(_strings(inputs))  # each once: keys and roles are most of them
+    spelled = [text for text in strings if spellings.are_in(text)]
+    if not spelled:
         return spellings.split(_render(template, messages, tools, **kwargs))
     nonce = _nonce(template, strings)
-    messages, tools, others = _map(inputs, lambda text: spellings.mark(text, nonce))
+    marked = {text: spellings.mark(text, nonce) for text in spelled}
+    messages, tools, others = _map(inputs, lambda text: marked.get(text, text))
     text = _render(template, messages, tools, **special, **others)
     return [
         (piece if is_control else piece.replace(nonce, ""), is_control)
