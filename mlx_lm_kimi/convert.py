@@ -155,8 +155,18 @@ def control_names(ranks: int, names: dict[int, str]) -> dict[int, str]:
     }
 
 
-def cache_directory() -> Path:
-    """Where converted vocabularies are kept (``MLX_LM_KIMI_CACHE`` overrides it)."""
+def cache_directory() -> Path | None:
+    """Where converted vocabularies are kept (``MLX_LM_KIMI_CACHE`` overrides it).
+
+    None where there is no home directory.
+    """
+    try:
+        return _cache_directory()
+    except RuntimeError:
+        return None
+
+
+def _cache_directory() -> Path:
     if override := os.environ.get("MLX_LM_KIMI_CACHE"):
         return Path(override)
     if sys.platform == "darwin":
@@ -215,12 +225,17 @@ def convert(path: Path, names: dict[int, str] | None) -> Tokenizer:
         )
     data = source.read_bytes()
     key = hashlib.sha256(FORMAT + data + json.dumps(names, sort_keys=True).encode())
-    entry = cache_directory() / f"{key.hexdigest()}.json"
-    tokenizer = _read_cache(entry)
+    cache = cache_directory()
+    entry = cache and cache / f"{key.hexdigest()}.json"
+    tokenizer = _read_cache(entry) if entry else None
     if tokenizer is None:
-        tokens = read(data)
+        try:
+            tokens = read(data)
+        except (AttributeError, LookupError, TypeError) as e:
+            raise ValueError(f"{source} is no vocabulary of Kimi: {e!r}") from e
         if names is None:
             names = {len(tokens) + i: name for i, name in STANDARD_NAMES.items()}
         tokenizer = build(tokens, names)
-        _write_cache(entry, tokenizer)
+        if entry:
+            _write_cache(entry, tokenizer)
     return tokenizer

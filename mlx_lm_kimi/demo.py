@@ -23,6 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from . import families
+
 MODEL = Path(__file__).parent / "demo_model"
 START_TIMEOUT = 300  # seconds until the server must answer
 QUESTION = "What is the weather in Oslo?"
@@ -177,10 +179,14 @@ def demo(model: str | None = None) -> int:
         return 1
     path = Path(model) if model else MODEL
     try:
+        if families.detect(path) is None:
+            raise Failed(f"{path} is no Kimi directory: see mlx_lm_kimi doctor {path}")
         _say(console, "server", "mlx_lm.server (stock) is starting")
         with serve(path) as url:
             _say(console, "", url, "dim")
-            client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+            client = openai.OpenAI(
+                base_url=url, api_key="none", max_retries=0, timeout=300
+            )
             _talk(client, console, check=model is None)
     except (Failed, openai.OpenAIError, ValueError) as e:
         console.print(Text(f"FAILED: {e}", style="bold red"))

@@ -9,8 +9,8 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
-import select
 import socket
 import time
 import uuid
@@ -33,6 +33,7 @@ from .stream import TokenStream
 
 IMAGE_TYPES = ("image", "image_url", "input_image")
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
+IMPOSSIBLE = -9999.0  # OpenAI's logprob of a token that can't come
 # How often a client that gets nothing is looked after, in seconds.
 CLIENT_CHECK = 0.25
 
@@ -54,7 +55,9 @@ def make_handler(module: ModuleType) -> type:
                 if server.native_family(provider, "default_model") is None:
                     return super().do_POST()
                 return _send_error(self, _length_error(length))
-            raw = _read_body(self, int(length))
+            # Only our own requests are limited.
+            limited = server.native_family(provider, "default_model") is not None
+            raw = _read_body(self, int(length), limited)
             try:
                 body, error = decode_body(raw), None
             except RequestError as e:
@@ -110,8 +113,10 @@ def _length_error(length: str) -> RequestError:
     return RequestError(f"Content-Length must be a whole number, not {length!r}.")
 
 
-def _read_body(handler: Any, length: int) -> bytes:
+def _read_body(handler: Any, length: int, limited: bool) -> bytes:
     """The body; of one over the limit, the rest is read and thrown away."""
+    if not limited:
+        return handler.rfile.read(length)
     raw = handler.rfile.read(min(length, MAX_BODY_BYTES + 1))
     left = min(length - len(raw), 16 * MAX_BODY_BYTES)
     while left > 0 and (chunk := handler.rfile.read(min(left, 1 << 20))):
@@ -228,15 +233,18 @@ class Chat:
         if not now and time.monotonic() - self.checked < CLIENT_CHECK:
             return
         self.checked = time.monotonic()
-        connection = self.handler.connection
         try:
-            if not select.select([connection], [], [], 0)[0]:
+            flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
+            if self.handler.connection.recv(1, flags):
                 return
-            if connection.recv(1, socket.MSG_PEEK):
-                return
-        except (OSError, ValueError) as e:
+        except BlockingIOError:
+            return
+        except OSError as e:
             raise ClientGone(str(e)) from e
-        raise ClientGone("end of file")
+        if not self.headers_sent:
+            raise ClientGone("end of file")
+        # It may have closed its own side only: a stream finds out by writing.
+        self._write(": keepalive\n\n")
 
 
 class Answer:
@@ -301,6 +309,8 @@ class Answer:
         def entry(token: int, logprob: float) -> dict[str, Any]:
             data = self.tokenizer.token_bytes(token)
             text = data.decode("utf-8", "replace")
+            if not math.isfinite(logprob):
+                logprob = IMPOSSIBLE  # a masked token; infinity is no JSON
             return {
                 "id": token,
                 "token": text,

@@ -40,6 +40,7 @@ class _Loader:
     def exec_module(self, module):
         # The module keeps its own loader: inspect and pickle must see the real one.
         module.__loader__ = module.__spec__.loader = self._loader
+        module.__dict__.pop("_mlx_lm_kimi_seams", None)  # a reload starts anew
         self._loader.exec_module(module)
         _activate(module)
 

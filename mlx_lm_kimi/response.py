@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+MAX_INDEX = 999_999  # what a history keeps (see protocol/history.py)
+
 
 class StopSequences:
     """Ends visible text at the first of the request's stop sequences.
@@ -65,7 +67,7 @@ class CallIds:
     def assign(self, name: str, index: int | None) -> str:
         """The model's own id if it is well formed and unused, else the next free one."""
         own = f"functions.{name}:{index}"
-        if index is None or own in self.used:
+        if index is None or index > MAX_INDEX or own in self.used:
             index = self.next_index
             while (own := f"functions.{name}:{index}") in self.used:
                 index += 1
@@ -107,6 +109,9 @@ class Response:
         for event in events:
             if self.stopped:
                 break
+            if event.type in ("call", "reasoning"):
+                # A stop sequence is no longer possible: its parts would not be adjacent.
+                _merge(deltas, self._held())
             _merge(deltas, self._delta(event))
         return deltas
 
@@ -117,8 +122,13 @@ class Response:
                 "The model tried to call a tool, which the request does not allow; dropped: %s",
                 "".join(self._dropped)[:2000],
             )
+        held = self._held()
+        return [held] if held else []
+
+    def _held(self) -> dict[str, Any] | None:
+        """What was held back for a stop sequence, as content."""
         text = self._stop.finish()
-        return [self._text(text)] if text else []
+        return self._text(text) if text else None
 
     def _delta(self, event: Any) -> dict[str, Any] | None:
         if event.type == "content":

@@ -20,6 +20,7 @@ from .protocol.request import ChatRequest
 
 # A prompt ends at most this many tokens after the thinking marker that opens the answer.
 THINKING_TAIL = 11
+MAX_BIAS = 1e4
 
 
 @dataclass
@@ -206,6 +207,15 @@ def generation_arguments(module: ModuleType, cli: Any, request: ChatRequest) -> 
     def given(value: Any, default: Any) -> Any:
         return default if value is None else value
 
+    def size(value: int | None) -> int:
+        # mlx slices the history with it, in 32 bits.
+        return min(given(value, 20), 2**31 - 1)
+
+    bias = request.logit_bias
+    if bias is not None:
+        # Enough to force or forbid a token, and finite in float32.
+        bias = {i: max(-MAX_BIAS, min(MAX_BIAS, b)) for i, b in bias.items()}
+
     seed = request.seed
     return module.GenerationArguments(
         model=module.ModelDescription(
@@ -222,13 +232,13 @@ def generation_arguments(module: ModuleType, cli: Any, request: ChatRequest) -> 
             xtc_threshold=given(request.xtc_threshold, 0.1),
         ),
         logits=module.LogitsProcessorArguments(
-            logit_bias=request.logit_bias,
+            logit_bias=bias,
             repetition_penalty=given(request.repetition_penalty, 0.0),
-            repetition_context_size=given(request.repetition_context_size, 20),
+            repetition_context_size=size(request.repetition_context_size),
             presence_penalty=given(request.presence_penalty, 0.0),
-            presence_context_size=given(request.presence_context_size, 20),
+            presence_context_size=size(request.presence_context_size),
             frequency_penalty=given(request.frequency_penalty, 0.0),
-            frequency_context_size=given(request.frequency_context_size, 20),
+            frequency_context_size=size(request.frequency_context_size),
         ),
         stop_words=[],  # found in the text, by response.py
         max_tokens=given(request.max_tokens, cli.max_tokens),

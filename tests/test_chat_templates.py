@@ -1,6 +1,7 @@
 """Built-in chat templates: raw messages, odd schemas, and content that stays data."""
 
 import copy
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -203,8 +204,6 @@ def test_any_schema_is_declared(parameters):
 
 
 def test_a_long_conversation_is_linear():
-    import time
-
     def seconds(count: int) -> float:
         messages = [{"role": "user", "content": "a"}] * count
         start = time.perf_counter()

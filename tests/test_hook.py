@@ -169,3 +169,16 @@ def test_source_can_still_be_read():
     import mlx_lm.tokenizer_utils
 
     assert "class TokenizerWrapper" in inspect.getsource(mlx_lm.tokenizer_utils)
+
+
+def test_a_reload_is_patched_again():
+    printed = python(
+        """
+        import importlib
+        import mlx_lm.server, mlx_lm.tool_parsers
+        importlib.reload(mlx_lm.server)
+        importlib.reload(mlx_lm.tool_parsers)
+        print(mlx_lm.server.APIHandler.__module__, len(mlx_lm.tool_parsers.__path__))
+        """
+    )
+    assert printed == "mlx_lm_kimi.handler 2"

@@ -169,3 +169,38 @@ def test_a_template_that_refuses_is_a_400(tmp_path):
         assert "no systems" in error["message"]
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    "fields, status",
+    [
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.9}, 400),
+        ({"repetition_penalty": 1.5, "repetition_context_size": 10**20}, 200),
+        ({"presence_penalty": 1, "presence_context_size": 2**63}, 200),
+        ({"frequency_penalty": 1, "frequency_context_size": 2**31}, 200),
+        ({"logit_bias": {"5": 1e308}, "logprobs": True, "top_logprobs": 3}, 200),
+        ({"chat_template_kwargs": {"self": 1}}, 400),
+        ({"chat_template_kwargs": {"bos_token": "<|im_end|>"}}, 400),
+    ],
+)
+def test_what_would_end_the_generation_thread(thinking, fields, status):
+    messages = script(thinking, "hostile", "Yes.")
+    body = {"messages": messages, "max_tokens": 3, "temperature": 1.0, **fields}
+    found, _, raw = post(thinking, json.dumps(body).encode())
+    assert found == status, raw
+    json.loads(raw, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert thinking.generator._generation_thread.is_alive()
+
+
+def test_masked_tokens_have_a_finite_logprob(thinking):
+    body = {
+        "messages": script(thinking, "masked", "x"),
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "logprobs": True,
+        "top_logprobs": 3,
+        "max_tokens": 3,
+    }
+    status, _, raw = post(thinking, json.dumps(body).encode())
+    assert status == 200
+    json.loads(raw, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

@@ -367,3 +367,21 @@ def test_segments(kimi):
     apart = [*kimi.encode_content("a"), *kimi.encode_content("b")]
     assert segments.encode(kimi, [("a", False), ("b", False)]) == apart
     assert segments.encode(kimi, []) == []
+
+
+def test_without_a_home_directory(small, monkeypatch):
+    def no_home(self):
+        raise RuntimeError("Could not determine home directory.")
+
+    path, _ = small
+    monkeypatch.delenv("MLX_LM_KIMI_CACHE")
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    assert tokenizer.load(path).encode("<|im_end|>") == [2002]
+
+
+def test_a_tokenizer_json_of_another_kind(small):
+    path, _ = small
+    (path / "tiktoken.model").unlink()
+    (path / "tokenizer.json").write_text('{"model": {"vocab": {"\u2581a": 0}}}')
+    with pytest.raises(ValueError, match="no vocabulary of Kimi"):
+        tokenizer.load(path)

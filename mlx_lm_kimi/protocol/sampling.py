@@ -25,7 +25,7 @@ _NUMBERS: dict[str, tuple[float | None, float | None]] = {
     "presence_penalty": (None, None),
     "frequency_penalty": (None, None),
     "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
+    "xtc_threshold": (0, 0.5),
 }
 _INTEGERS: dict[str, int | None] = {
     "top_k": 0,

@@ -22,7 +22,7 @@ _EFFORTS = {
 _SWITCHES = ("thinking", "enable_thinking", "preserve_thinking")
 # Arguments of apply_chat_template and of the renderers, which a request may not set.
 RESERVED = frozenset(
-    """add_generation_prompt chat_template control_tokens continue_final_message
+    """self add_generation_prompt chat_template control_tokens continue_final_message
     conversation conversations documents has_thinking max_length messages padding
     response_format return_assistant_tokens_mask return_dict return_tensors template
     tokenize tokenizer tokenizer_kwargs tool_choice tools tools_ts_str
@@ -63,7 +63,7 @@ def _own(value: Any) -> dict[str, Any]:
         return {}
     own = dict(an_object(value, "chat_template_kwargs"))
     for key in own:
-        if key in RESERVED:
+        if key in RESERVED or key.endswith(("_token", "_tokens")):
             raise fault(
                 f"chat_template_kwargs.{key}", "can't be set there: leave it out."
             )
