@@ -107,7 +107,8 @@ class Converted:
     def whole(self, node: Any, style: str = "compact") -> dict[str, Any]:
         """A node of this schema that stands alone, with the options of a style."""
         options = {**STYLES[style], "json_allow_general_unicode_escapes": True}
-        if not self._escapes:
+        # Without escapes a control character in a declared string could not be written.
+        if not self._escapes and "\\u00" not in json.dumps([node, self.defs]):
             options["json_allowed_escapes"] = 'nrbtf\\"'
         if node is False:
             node = {"enum": []}
