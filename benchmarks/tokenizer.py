@@ -60,7 +60,10 @@ def loading() -> None:
 
 
 def detokenizing() -> None:
-    from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
+    from mlx_lm.tokenizer_utils import (
+        BPEStreamingDetokenizer,
+        NaiveStreamingDetokenizer,
+    )
 
     from mlx_lm_kimi import tokenizer
     from mlx_lm_kimi.detokenizer import KimiStreamingDetokenizer
@@ -83,6 +86,7 @@ def detokenizing() -> None:
     rows = []
     for name, make in (
         ("stock", NaiveStreamingDetokenizer),
+        ("stock, with a tokenizer.json", BPEStreamingDetokenizer),
         ("ours", KimiStreamingDetokenizer),
     ):
         costs = [cost(make, count) for count in counts]

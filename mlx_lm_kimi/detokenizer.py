@@ -23,6 +23,10 @@ class KimiStreamingDetokenizer(StreamingDetokenizer):
         self._token_bytes = self._tokenizer.token_bytes
         self.reset()
 
+    def __copy__(self) -> KimiStreamingDetokenizer:
+        """A fresh one of the same tokenizer: mlx-lm resets its copies, one a request."""
+        return type(self)(self._tokenizer)
+
     def reset(self) -> None:
         """Drop all streaming state."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

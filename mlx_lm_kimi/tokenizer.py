@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import TruncationStrategy
+from transformers.utils import PaddingStrategy
 
-from . import convert, prompt
+from . import convert, directory, prompt
+from .directory import is_kimi_vocabulary as is_kimi_vocabulary
 from .families import read_json
 
 # Moonshot's encoder cuts text into pieces of at most this many characters, and at
@@ -19,20 +24,18 @@ from .families import read_json
 MAX_CHARACTERS = 400_000
 MAX_RUN = 25_000
 _RUN = re.compile(r"\s+|\S+")
+_NOTHING = {
+    "padding": PaddingStrategy.DO_NOT_PAD,
+    "truncation": TruncationStrategy.DO_NOT_TRUNCATE,
+}
+_PADDING = {
+    "max_length",
+    "pad_to_multiple_of",
+    "padding_side",
+    "return_attention_mask",
+    "return_tensors",
+}
 _BYTE_OF = {char: byte for byte, char in enumerate(convert.byte_to_char())}
-# What only Kimi's vocabulary names (ChatML has <|im_end|>, but none of these).
-_KIMI_NAMES = ("<|im_middle|>", "<|im_user|>", "<|im_system|>")
-# Keys of tokenizer_config.json that are about other code than ours.
-_NOT_OURS = (
-    "added_tokens_decoder",
-    "auto_map",
-    "backend",
-    "chat_template",
-    "is_local",
-    "tokenizer_class",
-    "tokenizer_file",
-    "tokenizer_object",
-)
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -50,12 +53,15 @@ def pieces(text: str) -> Iterator[str]:
         yield part[at:]
 
 
-def _clean(text: str) -> str:
+def _clean(text: Any) -> Any:
     """Text that can be encoded as UTF-8: a lone surrogate becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(text, (list, tuple)):
+        return type(text)(map(_clean, text))
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
@@ -98,7 +104,8 @@ class KimiTokenizer(PreTrainedTokenizerFast):
         known = self._bytes.get(token)
         if known is None:
             # Made when first met: a table of all takes longer than most answers need.
-            spelled = self._tokenizer.id_to_token(token) if token >= 0 else None
+            is_id = 0 <= token < len(self)
+            spelled = self._tokenizer.id_to_token(int(token)) if is_id else None
             known = bytes([_BYTE_OF[c] for c in spelled or ""])
             self._bytes[token] = known
         return known
@@ -110,23 +117,59 @@ class KimiTokenizer(PreTrainedTokenizerFast):
             ids += self._content.encode(piece, add_special_tokens=False).ids
         return ids
 
-    def _encode_plus(self, text: Any, *args: Any, **kwargs: Any) -> BatchEncoding:
-        if isinstance(text, str):
-            text = _clean(text)
-            parts = list(pieces(text))
-            if len(parts) > 1 and not args:
-                return self._encode_parts(parts, **kwargs)
-        return super()._encode_plus(text, *args, **kwargs)
+    def _encode_plus(
+        self, text: Any, text_pair: Any = None, **kwargs: Any
+    ) -> BatchEncoding:
+        text, text_pair = _clean(text), _clean(text_pair)
+        texts = text if isinstance(text, (list, tuple)) else [text]
+        if text_pair is None and not kwargs.get("is_split_into_words"):
+            if any(isinstance(t, str) and len(t) > MAX_RUN for t in texts):
+                return self._encode_long(texts, isinstance(text, str), **kwargs)
+        sides = [kwargs.get(f"{k}_strategy", none) for k, none in _NOTHING.items()]
+        if kwargs.get("split_special_tokens") or sides != list(_NOTHING.values()):
+            # transformers sets these on the tokenizer that other threads use.
+            private = copy.copy(self)
+            private._tokenizer = self._copy_backend()
+            return super(KimiTokenizer, private)._encode_plus(text, text_pair, **kwargs)
+        return super()._encode_plus(text, text_pair, **kwargs)
 
-    def _encode_parts(self, parts: list[str], **kwargs: Any) -> BatchEncoding:
-        ids: list[int] = []
-        for part in parts:
-            ids += super()._encode_plus(part, add_special_tokens=False)["input_ids"]
-        tensors = kwargs.get("return_tensors")
-        data = {"input_ids": ids, "attention_mask": [1] * len(ids)}
-        return BatchEncoding(
-            data, tensor_type=tensors, prepend_batch_axis=tensors is not None
+    def _copy_backend(self) -> Tokenizer:
+        """Another tokenizer over the same model: that is what is large."""
+        backend = Tokenizer(self._tokenizer.model)
+        backend.pre_tokenizer = self._tokenizer.pre_tokenizer
+        backend.decoder = self._tokenizer.decoder
+        added = self._tokenizer.get_added_tokens_decoder()
+        backend.add_special_tokens([token for _, token in sorted(added.items())])
+        return backend
+
+    def _encode_long(
+        self, texts: list[str], is_one: bool, **kwargs: Any
+    ) -> BatchEncoding:
+        """Texts that are encoded in pieces; without offsets or overflowing tokens."""
+        is_data = kwargs.get("split_special_tokens")
+        encode = (self._content if is_data else self._tokenizer).encode
+        ids: list[list[int]] = [[] for _ in texts]
+        for found, text in zip(ids, texts):
+            for piece in pieces(text):
+                found += encode(piece, add_special_tokens=False).ids
+        limit, none = kwargs.get("max_length"), _NOTHING["truncation"]
+        if limit is not None and kwargs.get("truncation_strategy", none) != none:
+            is_right = self.truncation_side == "right"
+            ids = [i[:limit] if is_right else i[max(len(i) - limit, 0) :] for i in ids]
+        return self.pad(
+            {
+                "input_ids": (
+                    ids[0] if is_one and not kwargs.get("return_tensors") else ids
+                )
+            },
+            padding=kwargs.get("padding_strategy", _NOTHING["padding"]),
+            **{k: v for k, v in kwargs.items() if k in _PADDING},
         )
+
+    def tokenize(self, text: str, pair: str | None = None, **kwargs: Any) -> list[str]:
+        """The tokens of a text, spelled as the vocabulary spells them."""
+        ids = self._encode_plus(text, pair, **kwargs)["input_ids"]
+        return self.convert_ids_to_tokens(ids)
 
     def apply_chat_template(
         self,
@@ -193,12 +236,10 @@ class KimiTokenizer(PreTrainedTokenizerFast):
         )
         return encoding if as_dict else encoding["input_ids"]
 
-    def save_pretrained(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
         """As transformers': the saved directory loads here and in plain transformers."""
-        import json
-
-        saved = super().save_pretrained(directory, *args, **kwargs)
-        file = Path(directory) / "tokenizer_config.json"
+        saved = super().save_pretrained(save_directory, *args, **kwargs)
+        file = Path(save_directory) / "tokenizer_config.json"
         config = read_json(file)
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
         config["added_tokens_decoder"] = {
@@ -208,48 +249,6 @@ class KimiTokenizer(PreTrainedTokenizerFast):
         }
         file.write_text(json.dumps(config, indent=2, ensure_ascii=False))
         return saved
-
-
-def _names(path: Path) -> dict[int, str] | None:
-    """id -> name from a directory's tokenizer_config.json; None if it names none."""
-    decoder = read_json(path / "tokenizer_config.json").get("added_tokens_decoder")
-    if not isinstance(decoder, dict) or not decoder:
-        return None
-    names = {}
-    for i, token in decoder.items():
-        content = token.get("content") if isinstance(token, dict) else token
-        if i.isdigit() and isinstance(content, str) and content:
-            names[int(i)] = content
-    return names or None
-
-
-def is_kimi_vocabulary(path: Path) -> bool:
-    """Whether a directory's vocabulary is Kimi's, by the names of its control tokens."""
-    names = _names(path)
-    if names is not None:
-        return set(_KIMI_NAMES) <= set(names.values())
-    if (path / "tiktoken.model").is_file():
-        return True  # no other family's file has this name and no names
-    try:
-        data = (path / "tokenizer.json").read_bytes()
-    except OSError:
-        return False
-    return all(f'"{name}"'.encode() in data for name in _KIMI_NAMES)
-
-
-def _chat_template(path: Path, config: dict[str, Any]) -> Any:
-    """The directory's own template(s), where transformers looks for them."""
-    named = {}
-    for file in sorted((path / "additional_chat_templates").glob("*.jinja")):
-        named[file.stem] = file.read_text(encoding="utf-8")
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        default = file.read_text(encoding="utf-8")
-        return {"default": default, **named} if named else default
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        return {t["name"]: t["template"] for t in template}
-    return template if isinstance(template, str) else named or None
 
 
 class _Given:
@@ -274,22 +273,13 @@ def load(path: str | Path, **kwargs: Any) -> KimiTokenizer:
         FileNotFoundError, ValueError: there is no vocabulary, or it is damaged.
     """
     path = Path(path)
-    config = read_json(path / "tokenizer_config.json")
-    template = kwargs.pop("chat_template", None) or _chat_template(path, config)
-    for key in ("trust_remote_code", "use_fast", "revision", "config", "token"):
-        kwargs.pop(key, None)
-    backend = convert.convert(path, _names(path))
-    known = {t.content for t in backend.get_added_tokens_decoder().values()}
-    options = {k: v for k, v in config.items() if k not in _NOT_OURS}
-    for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        default = f"[{key[:3].upper()}]"
-        options.setdefault(key, default if default in known else None)
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        # All 256 are control tokens already; a name unknown to them would get a new id.
-        options.pop(key, None)
-    options["clean_up_tokenization_spaces"] = False
-    return KimiTokenizer(
-        tokenizer_object=_Given(backend),
-        chat_template=template,
-        **{**options, **kwargs},
+    template = kwargs.pop("chat_template", None) or directory.chat_template(path)
+    backend = convert.convert(path, directory.names(path))
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    constructor, others = directory.settings(path, kwargs, known)
+    tokenizer = KimiTokenizer(
+        tokenizer_object=_Given(backend), chat_template=template, **constructor
     )
+    tokenizer.name_or_path = str(path)
+    tokenizer.init_kwargs.update(others)  # mlx-lm looks there for its own keys
+    return tokenizer

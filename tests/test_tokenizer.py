@@ -1,11 +1,11 @@
-"""The tokenizer rooms: exact ids, the cache, linear detokenizing."""
+"""The tokenizer: exact ids, what a directory names, the cache."""
 
 import json
 import os
 import stat
 import subprocess
 import sys
-import time
+import threading
 from importlib.util import find_spec
 
 import pytest
@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.utils import load_tokenizer
 
-from mlx_lm_kimi import convert, families, segments, tokenizer
-from mlx_lm_kimi.detokenizer import KimiStreamingDetokenizer
+from mlx_lm_kimi import convert, directory, families, tokenizer
 from tests.conftest import DATA, ROOT, rows
 from tests.scripted import make_directory
 
@@ -120,6 +119,53 @@ def _shared():
     return _loaded[0]
 
 
+LONG = "ab " * 10 + "x" * 60_000
+
+
+def test_batches_of_odd_texts(kimi):
+    # Each as it would be alone: cut into pieces, without lone surrogates.
+    texts = [LONG, "a\ud800<|im_end|>", ""]
+    assert kimi(texts)["input_ids"] == [kimi.encode(t) for t in texts]
+    assert kimi.tokenize(LONG) == kimi.convert_ids_to_tokens(kimi.encode(LONG))
+    assert kimi("a", "\ud800")["input_ids"] == [64, *kimi.encode("\ufffd")]
+
+
+@pytest.mark.parametrize("text", ["a b c<|im_end|>", LONG], ids=["short", "long"])
+def test_padding_and_truncation(text, kimi):
+    ids = kimi.encode(text)
+    assert kimi.encode(text, truncation=True, max_length=3) == ids[:3]
+    batch = kimi([text, "a"], padding=True)
+    assert batch["input_ids"] == [ids, [64] + [163839] * (len(ids) - 1)]
+    assert batch["attention_mask"][1] == [1] + [0] * (len(ids) - 1)
+    arrays = kimi(text, return_tensors="np")
+    assert arrays["input_ids"].tolist() == [ids]
+    split = kimi.encode(f"{text}[EOS]", split_special_tokens=True)
+    assert split == kimi.encode_content(f"{text}[EOS]")
+
+
+def test_threads_do_not_disturb_each_other(kimi):
+    # transformers sets padding and splitting on the tokenizer that all threads share.
+    text, wrong = "a b<|im_end|>", []
+    right = kimi.encode(text)
+
+    def disturb():
+        for _ in range(100):
+            kimi.encode(text, split_special_tokens=True)
+            kimi([text, "a"], padding="max_length", max_length=9, truncation=True)
+
+    def encode():
+        for _ in range(600):
+            if kimi.encode(text) != right or 163586 in kimi.encode_content(text):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=f) for f in (disturb, encode, encode)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 # Loading ------------------------------------------------------------------------------
 
 
@@ -205,6 +251,121 @@ def test_without_token_names(tmp_path):
     assert tokenizer.load(path).encode("<|im_middle|>[EOS]") == [163601, 163585]
 
 
+def tokenizer_json(path, kimi, change=lambda content: None):
+    """Leaves a directory with a tokenizer.json only, and no names but in that."""
+    kimi.save_pretrained(path)
+    (path / "tiktoken.model").unlink(missing_ok=True)
+    (path / "tokenizer_config.json").write_text("{}")
+    content = json.loads((path / "tokenizer.json").read_text())
+    change(content)
+    (path / "tokenizer.json").write_text(json.dumps(content))
+
+
+def test_names_come_from_a_tokenizer_json_too(tmp_path, kimi):
+    tokenizer_json(tmp_path, kimi)
+    assert tokenizer.load(tmp_path).special_ids == kimi.special_ids
+    (tmp_path / "tiktoken.model").symlink_to(DATA / "kimi_tokenizer/tiktoken.model")
+    assert tokenizer.load(tmp_path).special_ids == kimi.special_ids
+
+
+def test_names_that_lost_their_gaps(tmp_path, kimi):
+    # huggingface/transformers#45356: ids after 163588 were shifted.
+    def shift(content):
+        added = content["added_tokens"]
+        added = [t for t in added if not t["content"].startswith("<|reserved_token_")]
+        content["added_tokens"] = [{**t, "id": 163584 + i} for i, t in enumerate(added)]
+
+    tokenizer_json(tmp_path, kimi, shift)
+    again = tokenizer.load(tmp_path)
+    assert again.special_ids == kimi.special_ids
+    assert again.decode([163606]) == "<think>" and again.decode([163607]) == "</think>"
+
+
+NAMED = {2000: "[BOS]", 2001: "[EOS]", 2002: "<|im_end|>"}
+
+
+@pytest.mark.parametrize(
+    "name", ["<|im_end|>", "in", "\ud800", "", 7, None, "<|reserved_token_2009|>"]
+)
+def test_an_unusable_name_costs_only_itself(name, small):
+    # Twice, a rank's spelling, no text: the library would shift all ids after it.
+    path, _ = small
+    decoder = {str(i): {"content": n} for i, n in {**NAMED, 2005: name}.items()}
+    decoder |= {"\u00b2": {"content": "x"}, "-1": {"content": "y"}, "2300": "z"}
+    config = {"added_tokens_decoder": decoder, "eos_token": {"content": "[EOS]"}}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    found = tokenizer.load(path)
+    assert len(found) == 2256 and found.eos_token_id == 2001
+    assert found.convert_ids_to_tokens([2002, 2005, 2006, 2255]) == [
+        "<|im_end|>",
+        "<|reserved_token_2005|>",
+        "<|reserved_token_2006|>",
+        "<|reserved_token_2255|>",
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"eos_token": "</s>"},
+        {"image_token": "<image>"},
+        {"extra_special_tokens": ["<new>"]},
+        {"model_specific_special_tokens": {"image_token": "<image>"}},
+        {"add_bos_token": True},
+        {"split_special_tokens": True},
+        {"post_processor": "x"},
+        {"tokenizer_padding": {"length": 9}},
+        {"padding_side": "up", "model_max_length": "long"},
+        {"chat_template": [{"x": 1}, 2]},
+        {"tokenizer_object": 1, "backend": 2, "vocab": [], "gguf_file": "x"},
+    ],
+    ids=str,
+)
+def test_a_setting_changes_no_ids(setting, small):
+    path, _ = small
+    (path / "tokenizer_config.json").write_text(json.dumps(setting))
+    found = tokenizer.load(path)
+    assert found.encode("hi<|im_end|>") == [71, 72, 2002] and len(found) == 2256
+    assert found.eos_token_id == 2001 and not found.chat_template
+
+
+def test_what_the_caller_wants(small):
+    path, _ = small
+    config = {"tool_parser_type": "x", "padding_side": "right", "chat_template": "own"}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    own = tokenizer.load(path)
+    assert (own.chat_template, own.padding_side) == ("own", "right")
+    assert own.init_kwargs["tool_parser_type"] == "x"
+    wanted = {"chat_template": "C", "eos_token": "<|im_end|>", "padding_side": "left"}
+    found = tokenizer.load(path, trust_remote_code=True, revision=None, **wanted)
+    assert {key: getattr(found, key) for key in wanted} == wanted
+    with pytest.raises(ValueError, match="</s>"):
+        tokenizer.load(path, eos_token="</s>")
+
+
+KIMI, XTML = directory._KIMI_NAMES
+
+
+@pytest.mark.parametrize(
+    "names, is_kimi",
+    [
+        (KIMI, True),
+        (XTML, True),
+        ({"<|im_start|>", "<|im_end|>"}, False),
+        (set(), False),
+    ],
+)
+def test_whose_vocabulary_it_is(names, is_kimi, tmp_path):
+    fast, config = tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+    assert not tokenizer.is_kimi_vocabulary(tmp_path)
+    added = [{"id": i, "content": name} for i, name in enumerate(names)]
+    fast.write_text(json.dumps({"added_tokens": added}))
+    assert tokenizer.is_kimi_vocabulary(tmp_path) == is_kimi
+    fast.unlink()
+    config.write_text(json.dumps({"added_tokens_decoder": dict(enumerate(added))}))
+    assert tokenizer.is_kimi_vocabulary(tmp_path) == is_kimi
+
+
 def test_a_tokenizer_json_is_served(tmp_path, kimi):
     path = make_directory(tmp_path / "k", weights=False)
     kimi.save_pretrained(path)
@@ -225,7 +386,8 @@ def test_a_saved_directory_loads_in_transformers(tmp_path, kimi):
 
 
 @pytest.mark.parametrize(
-    "damage", ["missing", "not base64", "a rank is missing", "empty"]
+    "damage",
+    ["missing", "not base64", "a rank is missing", "empty", "twice", "no bytes", "cut"],
 )
 def test_a_damaged_vocabulary(damage, tmp_path):
     path = make_directory(tmp_path / "k", weights=False)
@@ -238,6 +400,9 @@ def test_a_damaged_vocabulary(damage, tmp_path):
             "not base64": [b"?? 0\n"],
             "a rank is missing": lines[:5] + lines[6:9],
             "empty": [],
+            "twice": [*lines[:2000], b"IQ== 2000\n"],
+            "no bytes": lines[:100],
+            "cut": [*lines[:2000], b"IGFi"],
         }
         file.write_bytes(b"".join(broken[damage]))
     with pytest.raises((ValueError, FileNotFoundError)):
@@ -280,6 +445,18 @@ def test_a_damaged_cache_is_rebuilt(small, damage):
     assert entry.read_bytes() == whole
 
 
+def test_an_entry_under_anothers_name_is_damaged(small):
+    path, cache = small
+    tokenizer.load(path)
+    (other,) = cache.iterdir()
+    names = {"added_tokens_decoder": {"2002": {"content": "<|other|>"}}}
+    (path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer.load(path)
+    (entry,) = set(cache.iterdir()) - {other}
+    entry.write_bytes(other.read_bytes())
+    assert tokenizer.load(path).special_ids["<|other|>"] == 2002
+
+
 def test_other_names_are_another_entry(small):
     path, cache = small
     tokenizer.load(path)
@@ -310,64 +487,6 @@ def test_several_processes_at_once(small):
     printed = {process.communicate()[0] for process in started}
     assert len(printed) == 1 and printed.pop().startswith("[")
     assert len(list(cache.iterdir())) == 1, "no temporary file is left"
-
-
-# Detokenizing ------------------------------------------------------------------------
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, 163839), max_size=40))
-def test_streamed_text_is_the_decoded_text(ids):
-    kimi = _shared()
-    detokenizer = KimiStreamingDetokenizer(kimi)
-    pieces = []
-    for i in ids:
-        detokenizer.add_token(i)
-        pieces.append(detokenizer.last_segment)
-    detokenizer.finalize()
-    pieces.append(detokenizer.last_segment)
-    official = b"".join(kimi.token_bytes(i) for i in ids).decode("utf-8", "replace")
-    assert "".join(pieces) == detokenizer.text == kimi.decode(ids) == official
-    assert detokenizer.tokens == ids
-
-
-def test_characters_are_never_cut(kimi_directories):
-    wrapper = load_tokenizer(kimi_directories["thinking"])
-    detokenizer = wrapper.detokenizer
-    text = "🙂🚀 𝒳𝓎 é 你好 👍🏽" * 3
-    for i in wrapper.encode(text):
-        detokenizer.add_token(i)
-        assert "\ufffd" not in detokenizer.last_segment
-    detokenizer.finalize()
-    assert detokenizer.text == text
-    assert wrapper.detokenizer.text == "", "every caller gets a fresh one"
-
-
-def test_detokenizing_is_linear(kimi):
-    ids = kimi.encode_content("word " * 40_000)
-
-    def seconds(count: int) -> float:
-        best = 1e9
-        for _ in range(3):
-            detokenizer = KimiStreamingDetokenizer(kimi)
-            start = time.perf_counter()
-            for i in ids[:count]:
-                detokenizer.add_token(i)
-                _ = detokenizer.last_segment
-            best = min(best, time.perf_counter() - start)
-        return best / count
-
-    # Quadratic cost would be a factor of 16; the bound leaves room for a busy machine.
-    assert seconds(32_000) < 5 * seconds(2_000)
-
-
-def test_segments(kimi):
-    parts = [("<|im_user|>", True), ("user<|im_end|>", False), ("<|im_end|>", True)]
-    expected = [163587, *kimi.encode_content("user<|im_end|>"), 163586]
-    assert segments.encode(kimi, parts) == expected
-    apart = [*kimi.encode_content("a"), *kimi.encode_content("b")]
-    assert segments.encode(kimi, [("a", False), ("b", False)]) == apart
-    assert segments.encode(kimi, []) == []
 
 
 def test_without_a_home_directory(small, monkeypatch):
