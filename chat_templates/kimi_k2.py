@@ -123,6 +123,13 @@ def write_calls(message: Dict[str, Any], write: Writer):
     write.control("<|tool_calls_section_end|>")
 
 
+def is_thinking(thinking: Optional[bool], enable_thinking: Optional[bool]) -> bool:
+    """Whether the model may think: by either name, ``thinking`` wins, else yes."""
+    if thinking is None:
+        thinking = enable_thinking
+    return thinking is None or bool(thinking)
+
+
 def first_answer(messages: List[Dict[str, Any]]) -> int:
     """The index of the first assistant message without tool calls, or -1.
 
@@ -144,13 +151,9 @@ def write_message(
 ):
     """Write one message; reasoning is None where the model has no think block."""
     role = message.get("role")
-    write.control(_ROLE_TOKENS.get(role, "<|im_system|>"))
     if role == "system" and message.get("tools"):
-        write.text("tool_declare")
-        write.control("<|im_middle|>")
-        write.text(declare(message["tools"]))
-        write.control("<|im_end|>")
-        return
+        return write_tools(message["tools"], write, declare)
+    write.control(_ROLE_TOKENS.get(role, "<|im_system|>"))
     write.text(str(message.get("name") or role or ""))
     write.control("<|im_middle|>")
     if role == "tool":
@@ -183,13 +186,18 @@ def declare_json(tools: List[Dict[str, Any]]) -> str:
     return dump(tools, sort_keys=True)
 
 
+def write_system(word: str, text: str, write: Writer):
+    """Write a message of the system's side; word stands in the place of the role."""
+    write.control("<|im_system|>")
+    write.text(word)
+    write.control("<|im_middle|>")
+    write.text(text)
+    write.control("<|im_end|>")
+
+
 def write_tools(tools, write: Writer, declare):
     if tools:
-        write.control("<|im_system|>")
-        write.text("tool_declare")
-        write.control("<|im_middle|>")
-        write.text(declare(tools))
-        write.control("<|im_end|>")
+        write_system("tool_declare", declare(tools), write)
 
 
 def render(
@@ -219,16 +227,11 @@ def render(
     """
     if has_thinking is None:
         has_thinking = bool(enable_thinking)
-    if thinking is None:
-        thinking = enable_thinking is None or bool(enable_thinking)
+    thinking = is_thinking(thinking, enable_thinking)
     write = Writer()
     write_tools(tools, write, declare_json)
     if not messages or messages[0].get("role") != "system":
-        write.control("<|im_system|>")
-        write.text("system")
-        write.control("<|im_middle|>")
-        write.text(DEFAULT_SYSTEM)
-        write.control("<|im_end|>")
+        write_system("system", DEFAULT_SYSTEM, write)
     write_messages(
         messages,
         write,

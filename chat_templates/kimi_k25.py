@@ -14,6 +14,7 @@ from .kimi_k2 import (
     Segment,
     Writer,
     declare_json,
+    is_thinking,
     sorted_keys,
     write_messages,
     write_tools,
@@ -69,8 +70,7 @@ def render(
     Raises:
         ValueError: a content part is neither text nor an image.
     """
-    if thinking is None:
-        thinking = enable_thinking is None or bool(enable_thinking)
+    thinking = is_thinking(thinking, enable_thinking)
     write = Writer()
     write_tools(tools, write, declare)
     write_messages(

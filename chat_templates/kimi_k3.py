@@ -28,6 +28,7 @@ from .kimi_k2 import (
     arguments_of,
     declare_json,
     dump,
+    is_thinking,
     reasoning_of,
     text_of,
 )
@@ -240,8 +241,7 @@ def render(
     Raises:
         ValueError: a content part is not text.
     """
-    if thinking is None:
-        thinking = enable_thinking is None or bool(enable_thinking)
+    thinking = is_thinking(thinking, enable_thinking)
     write = Writer()
     if tools:
         _system(write, "tool-declare", f"{_TOOLS}\n{_fenced(declare_json(tools))}")

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from .hook import MARK
+
 SUPPORTED = "0.31.3 and 0.32"
 _SUPPORTED_PATTERN = re.compile(r"0\.31\.3|0\.32\.\d+")
-_MARK = "_mlx_lm_kimi_seams"
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def activate(module: ModuleType) -> bool:
     if not is_supported(mlx_lm_version()):
         _warn_unsupported(mlx_lm_version())
         return False
-    done = module.__dict__.setdefault(_MARK, set())
+    done = module.__dict__.setdefault(MARK, set())
     for seam in SEAMS:
         if seam.module != module.__name__ or seam.name in done:
             continue
@@ -189,4 +190,4 @@ def is_active(seam: Seam) -> bool:
     import sys
 
     module = sys.modules.get(seam.module)
-    return module is not None and seam.name in getattr(module, _MARK, ())
+    return module is not None and seam.name in getattr(module, MARK, ())

@@ -79,6 +79,9 @@ def byte_to_char() -> list[str]:
     return table
 
 
+BYTE_OF = {char: byte for byte, char in enumerate(byte_to_char())}
+
+
 def read_ranks(data: bytes) -> list[bytes]:
     """The tokens of a tiktoken.model file, by rank.
 
@@ -110,8 +113,7 @@ def read_json(data: bytes) -> tuple[list[bytes], dict[int, str]]:
         names = {int(t["id"]): str(t["content"]) for t in added}
         vocab = {i: token for token, i in content["model"]["vocab"].items()}
         count = min([len(vocab), *names])
-        back = {char: byte for byte, char in enumerate(byte_to_char())}
-        tokens = [bytes([back[c] for c in vocab[i]]) for i in range(count)]
+        tokens = [bytes([BYTE_OF[c] for c in vocab[i]]) for i in range(count)]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
         raise ValueError(f"tokenizer.json is no vocabulary of Kimi: {e!r}") from e
     return tokens, names

@@ -123,7 +123,6 @@ def _served(path: Path, family: families.Family) -> list[Row]:
         tokenizer = load_tokenizer(path)
     except Exception as e:
         return [("tokenizer loads", f"{type(e).__name__}: {e}", "see the error")]
-    own = (path / "chat_template.jinja").is_file() or bool(tokenizer.chat_template)
     names = tokenizer.convert_ids_to_tokens(sorted(tokenizer.eos_token_ids))
     thinking = "no"
     if tokenizer.has_thinking:
@@ -133,7 +132,11 @@ def _served(path: Path, family: families.Family) -> list[Row]:
     return [
         (
             "chat template",
-            "the directory's own" if own else family.chat_template_type,
+            (
+                "the directory's own"
+                if tokenizer.chat_template
+                else family.chat_template_type
+            ),
             "",
         ),
         (

@@ -50,14 +50,14 @@ def make_handler(module: ModuleType) -> type:
             if self.path.partition("?")[0] not in CHAT_PATHS:
                 return super().do_POST()
             provider = self.response_generator.model_provider
+            is_ours = server.native_family(provider, "default_model") is not None
             length = self.headers.get("Content-Length") or ""
             if not (length.isascii() and length.isdigit()):
-                if server.native_family(provider, "default_model") is None:
+                if not is_ours:
                     return super().do_POST()
                 return _send_error(self, _length_error(length))
             # Only our own requests are limited.
-            limited = server.native_family(provider, "default_model") is not None
-            raw = _read_body(self, int(length), limited)
+            raw = _read_body(self, int(length), limited=is_ours)
             try:
                 body, error = decode_body(raw), None
             except RequestError as e:
@@ -175,7 +175,7 @@ class Chat:
     def _fail(self, error: RequestError) -> None:
         try:
             if self.headers_sent:  # a stream has begun: the error is its last event
-                self._write(f"data: {json.dumps(error.body())}\n\n")
+                self.send_event(error.body())
             else:
                 _send_error(self.handler, error)
         except OSError:

@@ -8,6 +8,7 @@ import os
 import sys
 
 OFF_SWITCH = "MLX_LM_KIMI"
+MARK = "_mlx_lm_kimi_seams"  # in a patched module: the names of its seams
 # The modules of mlx_lm that activation.SEAMS patches.
 MODULES = frozenset(
     {
@@ -40,7 +41,7 @@ class _Loader:
     def exec_module(self, module):
         # The module keeps its own loader: inspect and pickle must see the real one.
         module.__loader__ = module.__spec__.loader = self._loader
-        module.__dict__.pop("_mlx_lm_kimi_seams", None)  # a reload starts anew
+        module.__dict__.pop(MARK, None)  # a reload starts anew
         self._loader.exec_module(module)
         _activate(module)
 

@@ -65,22 +65,25 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
         if family is None:
             return original(model_path, tokenizer_config_extra, *args, **kwargs)
         defaults = _defaults(family)
+        config = families.read_json(Path(model_path) / "tokenizer_config.json")
         if has_defaults and len(args) < 2:
             kwargs["defaults"] = {**defaults, **(kwargs.get("defaults") or {})}
         else:  # 0.31.3: the same keys, as if the directory named them
-            config = families.read_json(Path(model_path) / "tokenizer_config.json")
             tokenizer_config_extra = {
                 **{k: v for k, v in defaults.items() if k not in config},
                 **(tokenizer_config_extra or {}),
             }
         wrapper = original(model_path, tokenizer_config_extra, *args, **kwargs)
-        return _finish(wrapper, family, model_path)
+        return _finish(wrapper, family, has_template="chat_template_type" in config)
 
     return load
 
 
-def _finish(wrapper: Any, family: families.Family, model_path: Path) -> Any:
-    """Set on mlx-lm's wrapper what its loader can't be told."""
+def _finish(wrapper: Any, family: families.Family, has_template: bool) -> Any:
+    """Set on mlx-lm's wrapper what its loader can't be told.
+
+    has_template: the directory names one of mlx-lm's templates.
+    """
     from .detokenizer import KimiStreamingDetokenizer
 
     tokenizer = wrapper._tokenizer
@@ -94,8 +97,7 @@ def _finish(wrapper: Any, family: families.Family, model_path: Path) -> Any:
         wrapper._detokenizer = KimiStreamingDetokenizer(tokenizer)
     if len(family.thinking[0]) > len("<think>"):
         _set_thinking(wrapper, family)  # mlx-lm takes <think> where it is named, too
-    config = families.read_json(Path(model_path) / "tokenizer_config.json")
-    if "chat_template_type" not in config:
+    if not has_template:
         # The tokenizer renders itself: only so can content be told from control tokens.
         wrapper._chat_template = None
         wrapper.has_chat_template = True

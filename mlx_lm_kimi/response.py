@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_INDEX = 999_999  # what a history keeps (see protocol/history.py)
+from .protocol.history import MAX_INDEX
 
 
 class StopSequences:

@@ -31,20 +31,13 @@ class TokenStream:
         tokenizer: our tokenizer; its ``special_ids`` names the control tokens.
         parser: the incremental machine of the family's tool parser.
         markers: the spellings that the parser understands as tokens.
-        detokenizer: a fresh streaming detokenizer.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        parser: Parser,
-        markers: Collection[str],
-        detokenizer: KimiStreamingDetokenizer | None = None,
-    ):
+    def __init__(self, tokenizer: Any, parser: Parser, markers: Collection[str]):
         self._names = {i: name for name, i in tokenizer.special_ids.items()}
         self._markers = markers
         self._parser = parser
-        self._detokenizer = detokenizer or KimiStreamingDetokenizer(tokenizer)
+        self._detokenizer = KimiStreamingDetokenizer(tokenizer)
 
     @property
     def in_reasoning(self) -> bool:

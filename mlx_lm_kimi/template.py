@@ -226,12 +226,12 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
+    from mlx_lm.chat_templates import kimi_k2
+
     function = dict(call.get("function") or {})
     arguments = function.get("arguments")
-    if arguments is None or (
-        isinstance(arguments, str) and arguments.strip() == "null"
-    ):
-        function["arguments"] = "{}"
+    if arguments is None or isinstance(arguments, str):
+        function["arguments"] = kimi_k2.arguments_of(function)
     return {**call, "function": function}
 
 

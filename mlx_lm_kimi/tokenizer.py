@@ -35,7 +35,6 @@ _PADDING = {
     "return_attention_mask",
     "return_tensors",
 }
-_BYTE_OF = {char: byte for byte, char in enumerate(convert.byte_to_char())}
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -106,7 +105,7 @@ class KimiTokenizer(PreTrainedTokenizerFast):
             # Made when first met: a table of all takes longer than most answers need.
             is_id = 0 <= token < len(self)
             spelled = self._tokenizer.id_to_token(int(token)) if is_id else None
-            known = bytes([_BYTE_OF[c] for c in spelled or ""])
+            known = bytes([convert.BYTE_OF[c] for c in spelled or ""])
             self._bytes[token] = known
         return known
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .convert import byte_to_char
+from .convert import BYTE_OF
 
 
 class Digits(NamedTuple):
@@ -34,10 +34,9 @@ class Vocabulary:
 
     def token_bytes(self) -> list[bytes]:
         """The bytes of each id; of a control token, its name."""
-        byte_of = {char: byte for byte, char in enumerate(byte_to_char())}
         tokens = [b""] * self.size
         for text, i in self._backend.get_vocab(with_added_tokens=False).items():
-            tokens[i] = bytes([byte_of[c] for c in text])
+            tokens[i] = bytes([BYTE_OF[c] for c in text])
         for name, i in self.special.items():
             tokens[i] = name.encode()
         return tokens

@@ -82,27 +82,17 @@ def encode(tokenizer, messages, tools) -> tuple[list[int], list[float]]:
     """(ids, weight of each id in the loss): only what the assistant writes counts."""
     ids = tokenizer.apply_chat_template(messages, tools=tools, return_dict=False)
     special = tokenizer.special_ids
-    weights, writing = [], False
-    for i, token in enumerate(ids):
+    roles = [special[f"<|im_{role}|>"] for role in ("system", "user", "assistant")]
+    weights, role, writing = [], None, False
+    for token in ids:
         weights.append(1.0 if writing else 0.0)
-        if token == special["<|im_end|>"]:
+        if token in roles:
+            role = token
+        elif token == special["<|im_end|>"]:
             writing = False
         elif token == special["<|im_middle|>"]:
-            # The marker, the word "assistant" in one or more tokens, this one.
-            start = max(
-                j
-                for name in ("<|im_assistant|>", "<|im_user|>", "<|im_system|>")
-                for j in [_last(ids, special[name], i)]
-            )
-            writing = ids[start] == special["<|im_assistant|>"]
+            writing = role == special["<|im_assistant|>"]
     return ids, weights
-
-
-def _last(ids: list[int], token: int, before: int) -> int:
-    for j in range(before, max(before - 40, -1), -1):
-        if ids[j] == token:
-            return j
-    return -1
 
 
 class Batches:

@@ -20,7 +20,7 @@ import mlx_lm_kimi
 from tests.conftest import DATA
 
 VOCABULARY = 163840
-IM_END, IM_USER, IM_ASSISTANT, IM_MIDDLE = 163586, 163587, 163588, 163601
+IM_END, IM_USER, IM_ASSISTANT = 163586, 163587, 163588
 THINK = 163606
 CONFIG = {
     "architectures": ["DeepseekV3ForCausalLM"],

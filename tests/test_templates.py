@@ -43,6 +43,18 @@ def wrappers(kimi_directories):
     return {name: loaded[directory] for name, directory in found.items()}
 
 
+def check_golden(wrapper, row: dict) -> None:
+    """Text and ids of a golden, as a runner asks mlx-lm's tokenizer for them."""
+    arguments = {
+        "tools": row["tools"],
+        "add_generation_prompt": row["add_generation_prompt"],
+        **row["kwargs"],
+    }
+    prompt = wrapper.apply_chat_template
+    assert prompt(row["messages"], tokenize=False, **arguments) == row["rendered"]
+    assert prompt(row["messages"], **arguments) == row["ids"]
+
+
 @pytest.mark.parametrize("name, row", GOLDENS, ids=IDS)
 def test_goldens_of_the_modules(name, row):
     module, has_thinking = FILES[name]
@@ -58,16 +70,7 @@ def test_goldens_of_the_modules(name, row):
 
 @pytest.mark.parametrize("name, row", GOLDENS, ids=IDS)
 def test_goldens_through_the_tokenizer(name, row, wrappers):
-    arguments = {
-        "tools": row["tools"],
-        "add_generation_prompt": row["add_generation_prompt"],
-    }
-    prompt = wrappers[name].apply_chat_template
-    assert (
-        prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"])
-        == row["rendered"]
-    )
-    assert prompt(row["messages"], **arguments, **row["kwargs"]) == row["ids"]
+    check_golden(wrappers[name], row)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +146,14 @@ def k3(tmp_path_factory):
 
 @pytest.mark.parametrize("row", K3, ids=lambda r: r["id"])
 def test_goldens_of_k3(row, k3):
-    arguments = {
-        "tools": row["tools"],
-        "add_generation_prompt": row["add_generation_prompt"],
+    text = kimi_k3.apply_chat_template(
+        row["messages"],
+        row["tools"],
+        row["add_generation_prompt"],
         **row["kwargs"],
-    }
-    text = kimi_k3.apply_chat_template(row["messages"], **arguments)
+    )
     assert text == row["rendered"]
-    assert k3.apply_chat_template(row["messages"], tokenize=False, **arguments) == text
-    assert k3.apply_chat_template(row["messages"], **arguments) == row["ids"]
+    check_golden(k3, row)
 
 
 def test_k3_arguments():
@@ -313,16 +315,7 @@ def own(tmp_path_factory):
     "name, row", OWN_GOLDENS, ids=[r["id"] for _, r in OWN_GOLDENS]
 )
 def test_goldens_through_an_own_template(name, row, own):
-    arguments = {
-        "tools": row["tools"],
-        "add_generation_prompt": row["add_generation_prompt"],
-    }
-    prompt = own[name].apply_chat_template
-    assert (
-        prompt(row["messages"], tokenize=False, **arguments, **row["kwargs"])
-        == row["rendered"]
-    )
-    assert prompt(row["messages"], **arguments, **row["kwargs"]) == row["ids"]
+    check_golden(own[name], row)
 
 
 @pytest.mark.parametrize("name", ["kimi_k2_thinking", "kimi_k25"])

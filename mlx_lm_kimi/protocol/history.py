@@ -17,6 +17,7 @@ from .check import fault, shown
 Style = Literal["kimi_k2", "kimi_k3"]
 Message = dict[str, Any]
 
+MAX_INDEX = 999_999  # of an id that stays as it is
 _CANONICAL = re.compile(r"functions\.(.+):(0|[1-9][0-9]{0,5})", re.DOTALL)
 
 
