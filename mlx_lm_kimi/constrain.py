@@ -63,7 +63,7 @@ def logits_processor(
         return None
     compiler = _compiler(tokenizer)
     family = getattr(tokenizer, "kimi_family", "kimi_k2")
-    if spec.only_forbids:
+    if spec.only_forbids and family in grammar.FAMILIES:
         return Forbid(compiler.vocabulary, grammar.CALL_MARKERS)
     # K2.5's prompt has opened the think block, or has closed it for good.
     has_thinking = family == "kimi_k2" and "<think>" in compiler.vocabulary.special
@@ -73,8 +73,8 @@ def logits_processor(
     if text is None:
         return None
     # The grammar is written for the real vocabulary; a cut one has fewer tokens.
-    text = text.replace(grammar.FREE, f"<[0-{compiler.vocabulary.ranks - 1}]>*")
-    return Constraint(compiler, text, grammar.first_token(spec))
+    text = text.replace(grammar.FREE[:-1], f"<[0-{compiler.vocabulary.ranks - 1}]>")
+    return Constraint(compiler, text, grammar.first_token(spec, family))
 
 
 class Compiler:

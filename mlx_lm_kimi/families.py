@@ -18,12 +18,12 @@ class Family:
 
     Attributes:
         name: the format: ``kimi_k2``, ``kimi_k25`` or ``kimi_k3``.
-        tool_parser_type: module of ``mlx_lm.tool_parsers``.
+        tool_parser_type: module of ``mlx_lm.tool_parsers``; also names how its prompts
+            show calls and results (see protocol/history.py).
         chat_template_type: module of ``mlx_lm.chat_templates``, for directories
             without a template of their own.
         end_tokens: names of the tokens that end a turn.
         thinking: start and end marker of the reasoning.
-        native: whether our request handler serves it (else mlx-lm's own does).
     """
 
     name: str
@@ -31,7 +31,6 @@ class Family:
     chat_template_type: str
     end_tokens: tuple[str, ...]
     thinking: tuple[str, str]
-    native: bool = True
 
 
 _THINK = ("<think>", "</think>")
@@ -43,7 +42,6 @@ KIMI_K3 = Family(
     "kimi_k3",
     ("[EOS]", "<|end_of_msg|>"),
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-    native=False,
 )
 
 FAMILIES: dict[str, Family] = {
@@ -91,12 +89,15 @@ def is_native(model_path: str | Path) -> bool:
     Not if its tokenizer_config.json names a tool parser or template of its own.
     """
     family = detect(model_path)
-    if family is None or not family.native:
+    if family is None:
         return False
     config = read_json(Path(model_path) / "tokenizer_config.json")
     parser = config.get("tool_parser_type", family.tool_parser_type)
     template = config.get("chat_template_type", family.chat_template_type)
-    return parser == family.tool_parser_type and template in (
-        "kimi_k2",
-        "kimi_k25",
-    )
+    # A family's template writes what the parser of its siblings reads.
+    siblings = {
+        f.chat_template_type
+        for f in FAMILIES.values()
+        if f.tool_parser_type == family.tool_parser_type
+    }
+    return parser == family.tool_parser_type and template in siblings

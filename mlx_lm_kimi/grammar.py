@@ -7,6 +7,7 @@ K2 family, as FORMATS describe what the model writes::
     <|tool_calls_section_end|><|im_end|>
 
 The grammar is of the whole turn: it also forbids markers where they have no meaning.
+K3's is in grammar_xtml.py.
 Pure text work; no model, no tokenizer.
 """
 
@@ -36,8 +37,17 @@ CALL_MARKERS = (SECTION_BEGIN, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END, SECTION_END
 # Ordinary tokens come first in every Kimi vocabulary, control tokens from here on.
 FIRST_CONTROL = 163584
 FREE = f"<[0-{FIRST_CONTROL - 1}]>*"
+# RFC 8259, in the model's own style; the bound ends runs of whitespace.
+ANY_OBJECT = r"""any_object: "{" WS? (member (WS? "," WS? member)* WS?)? "}"
+member: STRING WS? ":" WS? value
+any_array: "[" WS? (value (WS? "," WS? value)* WS?)? "]"
+value: STRING | NUMBER | "true" | "false" | "null" | any_object | any_array
+STRING: /"([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"/
+NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+WS: /[ \t\r\n]{1,40}/"""
 # Calls in one answer: each has its own index, and a grammar is finite.
 MAX_CALLS = 64
+# One grammar serves answers whose first index is in the same block.
 INDEX_BLOCK = 32
 MAX_INDEX = 10**9
 # Tool sets whose rules are kept.
@@ -78,6 +88,13 @@ class ConstraintSpec:
         """Whether all that is demanded is that no call is made."""
         return self.choice == "none" and self.response_format is None
 
+    @property
+    def is_demanded(self) -> bool:
+        """Whether the request asks for it; else the answer may also go without."""
+        strict = any(t["function"].get("strict") for t in self.tools)
+        formed = self.response_format is not None
+        return self.choice != "auto" or strict or formed or not self.parallel
+
 
 def build(
     spec: ConstraintSpec, *, family: str, thinking_open: bool, has_thinking: bool
@@ -85,7 +102,7 @@ def build(
     """The grammar of the answer, or None if there is nothing to constrain.
 
     Args:
-        family: a name of families.py; only K2's are constrained.
+        family: a name of families.py.
         thinking_open: the prompt ends inside the think block.
         has_thinking: the model may open a think block itself.
 
@@ -95,31 +112,40 @@ def build(
     Raises:
         RequestError: a schema or a name can't be enforced.
     """
-    if not (spec.may_call or spec.response_format is not None):
-        return None
-    if family not in FAMILIES:
+    kind = rules_of(family)
+    if kind is None:
         logger.warning("Answers of %s are not constrained", family)
         return None
-    body, rules = _rules(spec)
-    thought = ""
-    if thinking_open:
-        thought = f"{FREE} </think> "
-    elif has_thinking:
-        thought = "thought? "
-        rules = f"thought: <think> {FREE} </think>\n{rules}"
-    turn = f"{thought}{body} <|im_end|>"
+    if not (
+        spec.may_call or spec.response_format is not None or kind.whole_turns(spec)
+    ):
+        return None
+    body, rules = _rules(spec, kind)
+    turn, more = kind.turn(body, thinking_open, has_thinking)
+    rules = f"{more}{rules}"
     if not spec.may_call:
         return f"start: {turn}\n{rules}\n"
-    starts = " | ".join(f"<[{k}]> turn::{k}" for k in range(INDEX_BLOCK))
-    return f"start: {starts}\nturn::_: {turn}\n{rules}\n"
+    return f"{kind.start(turn)}\n{rules}\n"
 
 
-def first_token(spec: ConstraintSpec) -> int | None:
+def rules_of(family: str) -> type[Rules] | None:
+    """What writes the grammar of a family's answers."""
+    if family == "kimi_k3":
+        from .grammar_xtml import XtmlRules
+
+        return XtmlRules
+    return Rules if family in FAMILIES else None
+
+
+def first_token(spec: ConstraintSpec, family: str = "kimi_k2") -> int | None:
     """The token that a matcher takes before the answer's own; None if there is none.
 
     It says at which index the calls begin: so one compiled grammar serves all turns of
-    a conversation (it changes every INDEX_BLOCK calls).
+    a conversation (it changes every INDEX_BLOCK calls). XTML counts the calls of one
+    answer only.
     """
+    if family not in FAMILIES:
+        return None
     return _index(spec) % INDEX_BLOCK if spec.may_call else None
 
 
@@ -127,15 +153,16 @@ def _index(spec: ConstraintSpec) -> int:
     return min(max(spec.next_index, 0), MAX_INDEX)
 
 
-_built: OrderedDict[str, tuple[str, str]] = OrderedDict()
+_built: OrderedDict[str, tuple[Any, str]] = OrderedDict()
 _built_lock = threading.Lock()
 
 
-def _rules(spec: ConstraintSpec) -> tuple[str, str]:
+def _rules(spec: ConstraintSpec, kind: type[Rules]) -> tuple[Any, str]:
     """The body of a turn and the rules it needs. Kept for the last tool sets."""
     try:
         key = json.dumps(
             [
+                kind.__name__,
                 list(spec.tools),
                 spec.choice,
                 spec.name,
@@ -145,12 +172,12 @@ def _rules(spec: ConstraintSpec) -> tuple[str, str]:
             ]
         )
     except (TypeError, ValueError, RecursionError):
-        return _Rules(spec).text()  # which says what is wrong
+        return kind(spec).text()  # which says what is wrong
     with _built_lock:
         if key in _built:
             _built.move_to_end(key)
             return _built[key]
-    text = _Rules(spec).text()
+    text = kind(spec).text()
     with _built_lock:
         _built[key] = text
         while len(_built) > MAX_BUILT:
@@ -158,8 +185,8 @@ def _rules(spec: ConstraintSpec) -> tuple[str, str]:
     return text
 
 
-class _Rules:
-    """The rules below a turn, each schema once."""
+class Rules:
+    """The rules below a turn of the K2 family, each schema once."""
 
     def __init__(self, spec: ConstraintSpec):
         self._spec = spec
@@ -169,17 +196,30 @@ class _Rules:
         # Under auto the model's own whitespace stays; what it is made to write is compact.
         self._style = "compact" if spec.must_call else "free"
 
-    def text(self) -> tuple[str, str]:
+    @staticmethod
+    def whole_turns(spec: ConstraintSpec) -> bool:
+        """Whether an answer without calls is enforced by a grammar, too."""
+        return False
+
+    @staticmethod
+    def turn(body: Any, thinking_open: bool, has_thinking: bool) -> tuple[str, str]:
+        """The turn that begins where the prompt ends, and rules of its own."""
+        if thinking_open:
+            return f"{FREE} </think> {body} <|im_end|>", ""
+        if has_thinking:
+            return f"thought? {body} <|im_end|>", f"thought: <think> {FREE} </think>\n"
+        return f"{body} <|im_end|>", ""
+
+    @staticmethod
+    def start(turn: str) -> str:
+        """The first rules, for a turn in which calls are counted."""
+        starts = " | ".join(f"<[{k}]> turn::{k}" for k in range(INDEX_BLOCK))
+        return f"start: {starts}\nturn::_: {turn}"
+
+    def text(self) -> tuple[Any, str]:
         """The body and the rules."""
-        spec = self._spec
-        section = self._section() if spec.may_call else ""
-        if spec.must_call:
-            body = section
-        elif spec.response_format is not None:
-            content = self._content()
-            body = f"({content} | {section})" if section else content
-        else:
-            body = f'{FREE} ({section} | "")'
+        section = self._section() if self._spec.may_call else ""
+        body = self._body(section)
         settle(schema for _, schema, _ in self._schemas)
         written = [
             f"{name}: %json {schema.text(style)}"
@@ -187,35 +227,61 @@ class _Rules:
         ]
         return body, "\n".join(self._lines + written)
 
+    def _body(self, section: str) -> Any:
+        spec = self._spec
+        if spec.must_call:
+            return section
+        if spec.response_format is not None:
+            content = self._content()
+            return f"({content} | {section})" if section else content
+        return f'{FREE} ({section} | "")'
+
     def _section(self) -> str:
         """The rule of a section of calls. Its parameter counts them."""
-        spec = self._spec
-        several = spec.parallel and spec.choice != "function"
-        first = _index(spec) // INDEX_BLOCK * INDEX_BLOCK
-        last = INDEX_BLOCK + MAX_CALLS
+        first = _index(self._spec) // INDEX_BLOCK * INDEX_BLOCK
         options = []
-        for position, tool in _callable_tools(spec):
+        for position, tool in callable_tools(self._spec):
             name = json.dumps(f"functions.{tool['function']['name']}:")
-            options.append(f"{name} index::_ {self._arguments(position, tool)}")
+            arguments = self._object(self._arguments(position, tool))
+            options.append(f"{name} index::_ {ARGUMENT_BEGIN} {arguments}")
+        call = f"{CALL_BEGIN} ({' | '.join(options)}) {CALL_END}"
+        self._count(call, first, INDEX_BLOCK + MAX_CALLS)
+        return self._in_section(SECTION_BEGIN, SECTION_END)
+
+    def _in_section(self, begin: str, end: str) -> str:
+        several = self._spec.parallel and self._spec.choice != "function"
+        calls = "calls" if several else "call"
+        self._lines.append(f"section::_: {begin} {calls}::_ {end}")
+        return "section::_"
+
+    def _count(self, call: str, first: int, last: int) -> None:
+        """The rules of one call and of several; of which the first has index ``first``."""
         self._lines += [
-            f"section::_: {SECTION_BEGIN} {'calls' if several else 'call'}::_ {SECTION_END}",
             f"calls::_: call::_ | call::_ calls::incr(_) %if lt(_, {last - 1})",
-            f"call::_: {CALL_BEGIN} ({' | '.join(options)}) {CALL_END}",
+            f"call::_: {call}",
             "index::_: "
             + " | ".join(f'"{first + k}" %if eq(_, {k})' for k in range(last)),
         ]
-        return "section::_"
 
-    def _arguments(self, position: int, tool: dict[str, Any]) -> str:
-        """The rule of a tool's arguments. Tools with equal schemas share it."""
+    def _arguments(self, position: int, tool: dict[str, Any]) -> Converted | None:
+        """The schema that a tool's arguments must fit; None if any object will do."""
         function = tool["function"]
         strict = function.get("strict") is True
         schema = function.get("parameters")
-        if schema is None or not (strict or self._spec.must_call):
-            schema = {"type": "object"}
+        if not (strict or self._spec.must_call):
+            return None
         param = f"tools[{position}].function.parameters"
-        converted = Converted(schema, strict=strict, param=param)
-        return f"{ARGUMENT_BEGIN} {self._json(converted, self._style)}"
+        return Converted(
+            {"type": "object"} if schema is None else schema, strict=strict, param=param
+        )
+
+    def _object(self, schema: Converted | None) -> str:
+        """The rule of arguments that are written as one object."""
+        if schema is not None:
+            return self._json(schema, self._style)
+        if ANY_OBJECT not in self._lines:
+            self._lines.append(ANY_OBJECT)
+        return "any_object"
 
     def _content(self) -> str:
         """The rule of the content that response_format asks for."""
@@ -234,7 +300,7 @@ class _Rules:
         return self._shared[key]
 
 
-def _callable_tools(spec: ConstraintSpec) -> list[tuple[int, dict[str, Any]]]:
+def callable_tools(spec: ConstraintSpec) -> list[tuple[int, dict[str, Any]]]:
     """(position, tool) of the tools that the answer may call, each name once."""
     found: dict[str, tuple[int, dict[str, Any]]] = {}
     for position, tool in enumerate(spec.tools):

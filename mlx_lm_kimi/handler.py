@@ -6,6 +6,7 @@ Whatever is not a chat request for a Kimi model goes to mlx_lm's handler unchang
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -19,7 +20,7 @@ from typing import Any
 
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from . import server
+from . import families, server
 from .protocol.errors import RequestError
 from .protocol.request import (
     MAX_BODY_BYTES,
@@ -67,7 +68,7 @@ def make_handler(module: ModuleType) -> type:
                 return self._stock_post(raw)
             if error is not None:
                 return _send_error(self, error)
-            Chat(self, module, family.name).serve(body)
+            Chat(self, module, family).serve(body)
 
         def _stock_post(self, raw: bytes) -> None:
             """mlx_lm's own handling, of a body that was read already."""
@@ -153,7 +154,7 @@ def _as_error(e: Exception) -> RequestError:
 class Chat:
     """One chat request on a connection."""
 
-    def __init__(self, handler: Any, module: ModuleType, family: str):
+    def __init__(self, handler: Any, module: ModuleType, family: families.Family):
         self.handler = handler
         self.module = module
         self.family = family
@@ -164,7 +165,7 @@ class Chat:
     def serve(self, body: dict[str, Any]) -> None:
         """Answer the request; a fault is an error object, whole or streamed."""
         try:
-            request = parse_chat_request(body)
+            request = parse_chat_request(body, style=self.family.tool_parser_type)
             refuse_images(request)
             self._answer(request)
         except (ConnectionError, TimeoutError) as e:
@@ -189,8 +190,8 @@ class Chat:
             request.history.messages,
             request.tools or None,
             request.role_mapping,
-            template_kwargs=request.template_kwargs,
-            constraint=server.constraint(request, self.family),
+            template_kwargs=server.template_kwargs(request, self.family),
+            constraint=server.constraint(request, self.family.name),
         )
         args = server.generation_arguments(self.module, generator.cli_args, request)
         self.request = request
@@ -253,17 +254,15 @@ class Answer:
     def __init__(
         self, chat: Chat, request: ChatRequest, local: Any, context: Any, args: Any
     ):
-        from mlx_lm.tool_parsers import kimi_k2
-
+        name = f"mlx_lm.tool_parsers.{chat.family.tool_parser_type}"
+        module = importlib.import_module(name)
         self.chat = chat
         self.request = request
         self.context = context
         self.args = args
         self.tokenizer = local.tokenizer
-        parser = kimi_k2.ToolCallStream(
-            request.all_tools, reasoning=local.thinking_open
-        )
-        self.stream = TokenStream(self.tokenizer, parser, kimi_k2.MARKERS)
+        parser = module.ToolCallStream(request.all_tools, reasoning=local.thinking_open)
+        self.stream = TokenStream(self.tokenizer, parser, module.MARKERS)
         history = request.history
         self.response = Response(
             CallIds(set(history.used_ids), history.next_index),

@@ -374,3 +374,5 @@ def settle(schemas: Iterable[Converted]) -> None:
     if doubtful and not works(*doubtful):
         for schema in doubtful:
             mend(schema)
+    for schema in doubtful:
+        schema.needs_trial = False

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import os
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,10 @@ from .protocol.request import ChatRequest
 
 # A prompt ends at most this many tokens after the thinking marker that opens the answer.
 THINKING_TAIL = 11
+# Tokens of an XTML tag that are looked at.
+HEADER = 16
 MAX_BIAS = 1e4
+FREE_CALLS = "MLX_LM_KIMI_FREE_CALLS"
 
 
 @dataclass
@@ -78,8 +83,56 @@ def native_family(provider: Any, requested: str) -> families.Family | None:
         return None  # mlx_lm.server will say what is wrong with it
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a prompt are that concern the server (positions of tokens).
+
+    Attributes:
+        user: the first user message; 0 if there is none.
+        answer: what follows the header of the answer: the opened reasoning, or the end.
+        thinking_open: whether the prompt ends inside the reasoning.
+    """
+
+    user: int
+    answer: int
+    thinking_open: bool
+
+
+def layout(tokenizer: Any, prompt: list[int]) -> Layout:
+    """The layout of a prompt of either format.
+
+    Control ids come from the template only, so they can be trusted here.
+    """
+    special = tokenizer.special_ids
+    if "<|open|>" in special:
+        return _xtml_layout(tokenizer, prompt, special["<|open|>"], special["<|sep|>"])
+    user, start, end = (
+        special.get(name) for name in ("<|im_user|>", "<think>", "</think>")
+    )
+    first = prompt.index(user) if user in prompt else 0
+    tail = range(len(prompt) - 1, max(len(prompt) - THINKING_TAIL, first) - 1, -1)
+    answer = next((i for i in tail if prompt[i] == start), len(prompt))
+    last = next((t for t in reversed(prompt) if t in (start, end)), None)
+    return Layout(first, answer, last is not None and last == start)
+
+
+def _xtml_layout(tokenizer: Any, prompt: list[int], opens: int, sep: int) -> Layout:
+    def header(at: int) -> str:
+        end = at + 1
+        while end < len(prompt) and prompt[end] != sep and end - at < HEADER:
+            end += 1
+        return tokenizer.decode(prompt[at + 1 : end])
+
+    opened = [i for i, token in enumerate(prompt) if token == opens]
+    users = (i for i in opened if header(i).startswith('message role="user"'))
+    answer = opened[-1] if opened else len(prompt)
+    close = tokenizer.special_ids["<|close|>"]
+    is_open = bool(opened) and close not in prompt[answer:]
+    return Layout(next(users, 0), answer, is_open and header(answer) == "think")
+
+
 def _segments(
-    tokenizer: Any, prompt: list[int], last_role: str
+    prompt: list[int], found: Layout, last_role: str
 ) -> tuple[list[list[int]], list[str]]:
     """The parts of a prompt that mlx_lm's prompt cache keeps apart.
 
@@ -89,32 +142,13 @@ def _segments(
     """
     if last_role != "user":
         return [prompt], ["assistant"]
-    # Control ids come from the template only, so this one ends what is shared.
-    user = tokenizer.special_ids.get("<|im_user|>")
-    start = prompt.index(user) if user in prompt else 0
-    tail = len(prompt)
-    think = tokenizer.special_ids.get("<think>")
-    for i in range(len(prompt) - 1, max(len(prompt) - THINKING_TAIL, start) - 1, -1):
-        if prompt[i] == think:
-            tail = i
-            break
     parts = [
-        (prompt[:start], "system"),
-        (prompt[start:tail], "user"),
-        (prompt[tail:], "assistant"),
+        (prompt[: found.user], "system"),
+        (prompt[found.user : found.answer], "user"),
+        (prompt[found.answer :], "assistant"),
     ]
     parts = [(ids, kind) for ids, kind in parts if ids]
     return [ids for ids, _ in parts], [kind for _, kind in parts]
-
-
-def _thinking_open(tokenizer: Any, prompt: list[int]) -> bool:
-    """Whether the prompt ends inside a think block that the template opened."""
-    start = tokenizer.special_ids.get("<think>")
-    end = tokenizer.special_ids.get("</think>")
-    for token in reversed(prompt):
-        if token in (start, end):
-            return token == start
-    return False
 
 
 def _check_ids(args: Any, vocab_size: int) -> None:
@@ -133,17 +167,14 @@ def _check_ids(args: Any, vocab_size: int) -> None:
 def constraint(request: ChatRequest, family: str) -> Any:
     """What the answer must fit, or None: then nothing is masked.
 
+    Calls under ``auto`` fit as well; FREE_CALLS set to 1 in the environment leaves those
+    to the model that the request does not ask to constrain.
+
     Raises:
         RequestError: a schema that can't be enforced.
     """
     choice, tools = request.tool_choice, request.all_tools
-    strict = any(tool["function"].get("strict") for tool in tools)
-    forced = choice.mode in ("required", "function")
-    limited = bool(tools) and (strict or not request.parallel_tool_calls)
-    if request.response_format is None and not (
-        forced or (limited and choice.mode == "auto")
-    ):
-        # Free calls: what the parser understands costs no mask.
+    if request.response_format is None and not tools:
         return None
     from . import constrain, grammar
 
@@ -155,8 +186,26 @@ def constraint(request: ChatRequest, family: str) -> Any:
         response_format=_form(request.response_format),
         next_index=request.history.next_index,
     )
+    if not spec.is_demanded and os.environ.get(FREE_CALLS) == "1":
+        return None
     constrain.check(spec, family)
     return spec
+
+
+def template_kwargs(request: ChatRequest, family: families.Family) -> dict[str, Any]:
+    """What the template is told beside messages and tools.
+
+    A K3 prompt also says what tool_choice and response_format demand, in messages of
+    type "tool-choice" and "response-format" (Moonshot's encoder).
+    """
+    kwargs = dict(request.template_kwargs)
+    if family.tool_parser_type != "kimi_k3":
+        return kwargs
+    if request.tool_choice.mode in ("required", "function"):
+        kwargs["tool_choice"] = "required"
+    if request.response_format is not None:
+        kwargs["response_format"] = request.body["response_format"]
+    return kwargs
 
 
 def _form(wanted: Any) -> tuple[Any, ...] | None:
@@ -187,18 +236,27 @@ def tokenize(generator: Any, tokenizer: Any, request: Completion, args: Any) -> 
             code="invalid_value",
         ) from e
     _check_ids(args, len(inner))
-    thinking_open = _thinking_open(inner, prompt)
+    found = layout(inner, prompt)
     request.local.tokenizer = inner
-    request.local.thinking_open = thinking_open
-    args.kimi_processor = None
-    if request.constraint is not None:
-        from . import constrain
-
-        args.kimi_processor = constrain.logits_processor(
-            request.constraint, inner, thinking_open=thinking_open
-        )
-    segments, types = _segments(inner, prompt, request.messages[-1]["role"])
+    request.local.thinking_open = found.thinking_open
+    args.kimi_processor = _processor(request.constraint, inner, found.thinking_open)
+    segments, types = _segments(prompt, found, request.messages[-1]["role"])
     return prompt, segments, types, "normal"
+
+
+def _processor(spec: Any, tokenizer: Any, thinking_open: bool) -> Any:
+    """The logits processor of a request. What it does not ask for may also fail."""
+    if spec is None:
+        return None
+    from . import constrain
+
+    try:
+        return constrain.logits_processor(spec, tokenizer, thinking_open=thinking_open)
+    except RequestError as e:
+        if spec.is_demanded:
+            raise
+        logging.warning("The calls of a request are not constrained: %s", e)
+        return None
 
 
 def generation_arguments(module: ModuleType, cli: Any, request: ChatRequest) -> Any:

@@ -12,6 +12,10 @@ MARKERS = (
     "<think>",
     "</think>",
     "<|im_end|>",
+    "<|open|>",
+    "<|close|>",
+    "<|sep|>",
+    "<|end_of_msg|>",
 )
 _SPLIT = re.compile("(" + "|".join(map(re.escape, MARKERS)) + ")")
 
@@ -21,7 +25,7 @@ def output_ids(tokenizer, text: str, plain: tuple[str, ...] = ()) -> list[int]:
     ids: list[int] = []
     run: list[str] = []
     for piece in _SPLIT.split(text):
-        if piece in MARKERS and piece not in plain:
+        if piece in tokenizer.special_ids and piece not in plain:
             ids += tokenizer.encode_content("".join(run))
             ids.append(tokenizer.special_ids[piece])
             run = []

@@ -26,6 +26,12 @@ def rows(name: str) -> list[dict]:
         return [json.loads(line) for line in f]
 
 
+@pytest.fixture
+def free_calls(monkeypatch):
+    """Calls under auto as the model writes them, for scripts that write odd ones."""
+    monkeypatch.setenv("MLX_LM_KIMI_FREE_CALLS", "1")
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     return DATA
@@ -33,7 +39,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def kimi_directories(tmp_path_factory) -> dict[str, Path]:
-    """Model directories with the real vocabulary: K2-Instruct, K2-Thinking, K2.5."""
+    """Model directories with the real vocabulary: K2-Instruct, K2-Thinking, K2.5, K3."""
     from tests.scripted import make_directory
 
     root = tmp_path_factory.mktemp("kimi")
@@ -41,13 +47,15 @@ def kimi_directories(tmp_path_factory) -> dict[str, Path]:
         "instruct": make_directory(root / "instruct", thinking=False),
         "thinking": make_directory(root / "thinking"),
         "k25": make_directory(root / "k25", "kimi_k25"),
+        "k3": make_directory(root / "k3", "kimi_k3", thinking=False),
     }
 
 
 def _server(path):
-    from tests.scripted import Scripts, Server
+    from tests.scripted import Scripts, Server, XtmlScripts
 
-    server = Server(path, Scripts(), "--max-tokens", "100000")
+    scripts = XtmlScripts() if path.name == "k3" else Scripts()
+    server = Server(path, scripts, "--max-tokens", "100000")
     yield server
     server.close()
 
@@ -68,3 +76,9 @@ def thinking(kimi_directories):
 def k25(kimi_directories):
     """A server of a scripted K2.5, whose prompt opens the reasoning."""
     yield from _server(kimi_directories["k25"])
+
+
+@pytest.fixture(scope="session")
+def k3(kimi_directories):
+    """A server of a scripted K3, whose prompt opens the reasoning."""
+    yield from _server(kimi_directories["k3"])

@@ -113,16 +113,21 @@ def calls(output: str) -> list[tuple[str, str]]:
 class NoiseModel(nn.Module):
     """mlx_lm's model interface; the logits are noise that favours what closes."""
 
-    def __init__(self, seed: int = 0, script: list[int] | None = None):
+    def __init__(
+        self,
+        seed: int = 0,
+        script: list[int] | None = None,
+        ends: tuple[int, ...] = (IM_END, THINK_END),
+    ):
         super().__init__()
-        self._bias = self.bias()
+        self._bias = self.bias(ends)
         self._script = script
         self._noise = mx.random.normal((VOCABULARY,), key=mx.random.key(seed))
         self.layers = [nn.Identity()]
 
     @staticmethod
     @functools.cache
-    def bias() -> mx.array:
+    def bias(ends: tuple[int, ...]) -> mx.array:
         bias = np.full(VOCABULARY, -8.0, dtype=np.float32)
         bias[candidates()] = 0.0
         closing = [
@@ -131,7 +136,7 @@ class NoiseModel(nn.Module):
             if set(tokenizer().token_bytes(int(i))) <= set(b'"}],')
         ]
         bias[closing] = 3.0
-        bias[[IM_END, THINK_END]] = 8.0
+        bias[list(ends)] = 8.0
         return mx.array(bias)
 
     def __call__(self, inputs, cache=None, **kwargs):

@@ -22,6 +22,8 @@ from tests.conftest import DATA
 VOCABULARY = 163840
 IM_END, IM_USER, IM_ASSISTANT = 163586, 163587, 163588
 THINK = 163606
+OPEN, CLOSE, SEP, END_OF_MSG = XTML = range(163586, 163590)
+XTML_NAMES = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 CONFIG = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "vocab_size": VOCABULARY,
@@ -63,6 +65,9 @@ def make_directory(
     if not thinking:
         for token in ("163606", "163607"):
             tokenizer_config["added_tokens_decoder"].pop(token, None)
+    if model_type == "kimi_k3":
+        for i, name in zip(XTML, XTML_NAMES):
+            tokenizer_config["added_tokens_decoder"][str(i)] = {"content": name}
     tokenizer_config["auto_map"] = {
         "AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]
     }
@@ -80,8 +85,11 @@ def make_directory(
 
 
 def _save_weights(path: Path) -> None:
+    from mlx_lm.models import deepseek_v3
     from mlx_lm.utils import _get_classes
 
+    # The forward pass is replaced anyway, and mlx-lm 0.31.3 has no K3.
+    sys.modules["mlx_lm.models.kimi_k3"] = deepseek_v3
     config = json.loads((path / "config.json").read_text())
     model_class, args_class = _get_classes(config)
     model = model_class(args_class.from_dict(config))
@@ -101,10 +109,12 @@ class Scripts:
         self.default: list[int] = [IM_END]
         self.tokenizer = None
         self.steps = 0
+        self.seen: list[int] = []  # the last history
         self._found: dict[tuple[int, ...], str] = {}
 
     def next_token(self, history: list[int]) -> int:
         """The token after a history of ids that ends in a generation."""
+        self.seen = history
         if IM_ASSISTANT not in history:
             return IM_END
         start = _last(history, IM_ASSISTANT)
@@ -124,6 +134,46 @@ class Scripts:
             match = re.search(r"\[([\w-]+)\]", self.tokenizer.decode(list(ids)))
             self._found[ids] = match.group(1) if match else ""
         return self._found[ids]
+
+
+class XtmlScripts(Scripts):
+    """Scripts of a K3. A turn begins after the opened think or response element."""
+
+    def __init__(self):
+        super().__init__()
+        self.default = [END_OF_MSG]
+
+    def next_token(self, history: list[int]) -> int:
+        self.seen = history
+        start = self._find(history, 'message role="assistant"')
+        user = self._find(history[:start], 'message role="user"')
+        if start < 0 or user < 0:
+            return END_OF_MSG
+        opened = history[start:].index(SEP) + start + 1  # <|open|>think<|sep|>
+        if SEP not in history[opened:]:
+            return END_OF_MSG
+        generated = history[history[opened:].index(SEP) + opened + 1 :]
+        header = self._header('message role="assistant"')
+        turn = sum(history[i : i + len(header)] == header for i in range(user, start))
+        turns = self.turns.get(self._xtml_key(history, user), [self.default])
+        script = turns[min(turn, len(turns) - 1)]
+        return script[len(generated)] if len(generated) < len(script) else END_OF_MSG
+
+    def _header(self, tag: str) -> list[int]:
+        return [OPEN, *self.tokenizer._tokenizer.encode_content(tag)]
+
+    def _find(self, history: list[int], tag: str) -> int:
+        """Where the last element with this tag begins, -1 if there is none."""
+        header = self._header(tag)
+        for i in range(len(history) - len(header), -1, -1):
+            if history[i : i + len(header)] == header:
+                return i
+        return -1
+
+    def _xtml_key(self, history: list[int], user: int) -> str:
+        end = user + history[user:].index(END_OF_MSG)
+        match = re.search(r"\[([\w-]+)\]", self.tokenizer.decode(history[user:end]))
+        return match.group(1) if match else ""
 
 
 def _last(ids: list[int], token: int) -> int:

@@ -84,12 +84,14 @@ def test_the_same_prompt_again_is_cached(thinking):
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= prompt - 1
 
 
-def test_a_system_prompt_with_tools_is_shared(instruct):
+@pytest.mark.parametrize("server", ["instruct", "k3"])
+def test_a_system_prompt_with_tools_is_shared(server, request):
+    server = request.getfixturevalue(server)
     system = {"role": "system", "content": "Be kind. " * 100}
     for i in range(2):
-        (user,) = script(instruct, f"shared-{i}", "Yes.")
+        (user,) = script(server, f"shared-{i}", "Yes.")
         answer = whole(
-            instruct.client(),
+            server.client(),
             model="default_model",
             messages=[system, user],
             tools=[WEATHER],

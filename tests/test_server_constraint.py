@@ -1,15 +1,18 @@
 """Constrained answers through the real server, from a model of noise."""
 
 import json
+import re
 import threading
 
 import jsonschema
 import pytest
 
-from tests.chat import both, whole
+from mlx_lm_kimi import grammar
+from tests.chat import both, output_ids, whole
 from tests.conftest import rows
-from tests.constraint_model import NoiseModel
-from tests.scripted import Scripts, Server
+from tests.constraint_model import IM_END, THINK_END, NoiseModel
+from tests.scripted import CLOSE, END_OF_MSG, Scripts, Server, XtmlScripts
+from tests.test_server_calls import wait_for_tokenizer
 
 WEATHER = {
     "type": "object",
@@ -48,16 +51,18 @@ class Noise(Server):
 
     def _replace_model(self, provider) -> None:
         load = provider._load
+        self.family = provider.cli_args.model.rpartition("/")[2]
 
         def noisy(*args, **kwargs):
             load(*args, **kwargs)
-            provider.model = NoiseModel()
+            ends = (CLOSE, END_OF_MSG) if self.family == "k3" else (IM_END, THINK_END)
+            provider.model = NoiseModel(ends=ends)
             provider.is_batchable = True
 
         provider._load = noisy
 
 
-@pytest.fixture(scope="module", params=["thinking", "k25"])
+@pytest.fixture(scope="module", params=["thinking", "k25", "k3"])
 def noise(request, kimi_directories):
     server = Noise(
         kimi_directories[request.param], Scripts(), "--temp", "1", "--max-tokens", "400"
@@ -83,14 +88,20 @@ def check_calls(answer: dict, schemas: dict[str, dict] = SCHEMAS) -> list[dict]:
 
 def test_required(noise):
     names = set()
-    for seed in range(4):
-        answer = ask(noise, tools=TOOLS, tool_choice="required", seed=seed)
+    fields = {}
+    if noise.family == "k3":  # hotter, as its noise has one favourite at the names
+        thinking = {"thinking": {"type": "disabled"}}
+        fields = {"temperature": 30, "extra_body": thinking}
+    for seed in range(12):
+        answer = ask(noise, tools=TOOLS, tool_choice="required", seed=seed, **fields)
         calls = check_calls(answer)
         assert [c["id"].rpartition(":")[2] for c in calls] == [
             str(i) for i in range(len(calls))
         ]
         names |= {c["function"]["name"] for c in calls}
         assert not answer["message"]["content"]
+        if len(names) == 2:
+            break
     assert names == {"get_weather", "pick"}
 
 
@@ -177,19 +188,104 @@ def test_streamed_is_the_whole(noise):
     check_calls(answer)
 
 
+# A scripted model that tries to leave what the request allows --------------------------
+
+SECTION, CALL, ARGUMENTS, CALL_END, SECTION_END = grammar.CALL_MARKERS
+LEAVES = {
+    "another tool": f'{SECTION}{CALL}functions.nobody:0{ARGUMENTS}{{"a":1}}{CALL_END}{SECTION_END}',
+    "no id": f'{SECTION}{CALL}{ARGUMENTS}{{"a":1}}{CALL_END}{SECTION_END}',
+    "a wrong index": f'{SECTION}{CALL}functions.get_weather:9{ARGUMENTS}{{"a":1}}{CALL_END}{SECTION_END}',
+    "no section": f'{CALL}functions.get_weather:0{ARGUMENTS}{{"a":1}}{CALL_END}',
+    "a set": f"{SECTION}{CALL}functions.get_weather:0{ARGUMENTS}{{1, 2}}{CALL_END}",
+    "python": f"{SECTION}{CALL}functions.get_weather:0{ARGUMENTS}{{'a': True}}{CALL_END}",
+    "a list": f"{SECTION}{CALL}functions.get_weather:0{ARGUMENTS}[1]{CALL_END}",
+    "no arguments": f"{SECTION}{CALL}functions.get_weather:0{CALL_END}{SECTION_END}",
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_auto_without_strict(name, thinking):
+    """The call is one of a declared tool, its arguments the beginning of an object."""
+    answer = ask_script(
+        thinking, LEAVES[name], tools=[tool("get_weather", WEATHER)], max_tokens=60
+    )
+    calls = answer["message"].get("tool_calls")
+    if name == "no section":  # a call can't begin without
+        assert calls is None
+        return
+    (call,) = calls
+    assert call["id"] == "functions.get_weather:0"
+    assert call["function"]["name"] == "get_weather"
+    arguments = call["function"]["arguments"]
+    if answer["finish_reason"] == "tool_calls":
+        assert isinstance(json.loads(arguments), dict)
+    else:  # the script's rest is in a string or goes on
+        assert re.match(r'\{\s*("|$)', arguments)
+
+
+def test_auto_leaves_the_models_own_style(thinking):
+    """Undeclared keys, whitespace and escapes: any object, byte for byte."""
+    arguments = (
+        '{ "city" : "Os\\u006co \\/ \\"x\\"", "z": [ 1.50 ,-2e3, {} ],\n "n":null }'
+    )
+    output = f"Text.{SECTION}{CALL}functions.get_weather:0{ARGUMENTS}{arguments}{CALL_END}{SECTION_END}"
+    answer = ask_script(thinking, output, tools=[tool("get_weather", WEATHER)])
+    assert answer["message"]["content"] == "Text."
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("server", ["thinking", "k25", "k3"])
+def test_none(server, request, monkeypatch):
+    """No call marker can come, whatever the model tries."""
+    server = request.getfixturevalue(server)
+    output = LEAVES["a list"]
+    if isinstance(server.scripts, XtmlScripts):
+        output = (
+            "<|close|>think<|sep|><|open|>tools<|sep|>"
+            '<|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|>'
+        )
+    tools = [tool("get_weather", WEATHER)]
+    answer = ask_script(server, output, tools=tools, tool_choice="none", max_tokens=60)
+    assert "tool_calls" not in answer["message"]
+    generated = server.scripts.seen[answer["usage"]["prompt_tokens"] :]
+    names = {i: n for n, i in server.scripts.tokenizer._tokenizer.special_ids.items()}
+    assert not {names.get(i) for i in generated} & set(grammar.CALL_MARKERS)
+    assert "<|open|>tools" not in server.scripts.tokenizer.decode(generated)
+
+
+def ask_script(server, output: str, **fields) -> dict:
+    encoder = wait_for_tokenizer(server)._tokenizer
+    key = f"leaves-{len(server.scripts.turns)}"
+    server.scripts.turns[key] = [output_ids(encoder, output)]
+    messages = [{"role": "user", "content": f"[{key}] go"}]
+    return both(server.client(), messages=messages, **fields)
+
+
 WALLE = rows("schemas/walle.jsonl")
 
 
-def test_schemas_of_the_set_are_served(noise):
-    """A sample, so that the suite stays short; test_constrain.py walks all of them."""
-    first = 0 if noise.generator.model_provider.cli_args.model.endswith("k25") else 6
-    for row in WALLE[first::12]:
-        answer = ask(
-            noise,
-            tools=[tool("f", row["schema"])],
-            tool_choice="required",
-            parallel_tool_calls=False,
-            max_tokens=60,
-        )
-        (call,) = answer["message"]["tool_calls"]
-        assert call["function"]["name"] == "f"
+def without_id(schema: dict) -> dict:
+    """A schema without the odd $id that jsonschema's own check refuses."""
+    return {k: v for k, v in schema.items() if k != "$id"}
+
+
+@pytest.mark.parametrize("row", WALLE, ids=[r["id"] for r in WALLE])
+def test_schemas_of_the_set_are_served(row, noise):
+    """Each schema of the set: K2-Thinking by required, K2.5 by name and strict, K3 half so."""
+    family = noise.family
+    by_name = family == "k25" or (family == "k3" and WALLE.index(row) % 2 == 0)
+    named = {"type": "function", "function": {"name": "f"}}
+    strict = {"strict": True} if by_name else {}
+    answer = ask(
+        noise,
+        tools=[tool("f", row["schema"], **strict)],
+        tool_choice=named if by_name else "required",
+        parallel_tool_calls=False,
+        max_tokens=100,
+    )
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"]["name"] == "f"
+    if answer["finish_reason"] == "tool_calls":
+        arguments = json.loads(call["function"]["arguments"])
+        jsonschema.validate(arguments, without_id(row["schema"]))

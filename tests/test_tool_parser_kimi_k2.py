@@ -905,3 +905,23 @@ def test_hostile_arguments_take_linear_time(arguments):
     assert parse_tool_call(f"{ID0}{ARGS}{arguments}", [WEATHER])
     run([(ID0, None) if c == 0 else (arguments, None) for c in range(2)], [WEATHER])
     assert time.perf_counter() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "schema, arguments",
+    [
+        ({"type": "null"}, "null"),
+        ({"type": ["null"]}, "null"),
+        ({"type": "string"}, '"{\\"a\\": 1}"'),
+        ({"type": "array"}, "[1, 2]"),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, '"[1]"'),
+        ({"type": "object"}, "{}"),
+    ],
+)
+def test_arguments_that_are_no_object_by_the_schema(schema, arguments):
+    """The verifier's schemas may be of any type at the root; such values stay."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    output = section(("functions.f:0", arguments))
+    for pieces in token_cuts(tokens(output)):
+        events = run(pieces, tools)
+        assert "".join(e.text for e in events if e.type == "arguments") == arguments

@@ -34,7 +34,8 @@ _VALUE = {
     **{word[0]: word[0] for word in _WORDS},
 }
 _TABLE: dict[str, dict[str, str]] = {
-    "start": {"{": "open"},
+    "start {": {"{": "open"},
+    "start [": {"[": "open"},
     "first key": {'"': "open key string", "}": "close"},
     "key": {'"': "open key string"},
     "colon": {":": "value"},
@@ -87,13 +88,19 @@ class ObjectScanner:
     The pieces that feed() and finish() return add up to the argument string, whatever
     the pieces of text were. Work is constant a character.
 
+    Args:
+        opener: "{", or "[" to read an array instead.
+        mends: whether faulty text is mended at the end; not if no object is wanted.
+
     Attributes:
         value: the argument string decoded, if a piece held all of it; else None.
     """
 
-    def __init__(self) -> None:
-        self.value: dict[str, Any] | None = None
-        self._state = "start"
+    def __init__(self, opener: str = "{", mends: bool = True) -> None:
+        self.value: Any = None
+        self._opener = opener
+        self._mends = mends
+        self._start = self._state = f"start {opener}"
         self._open: list[str] = []
         self._after_string = ""
         self._sent: list[str] = []
@@ -115,7 +122,7 @@ class ObjectScanner:
     def feed(self, text: str) -> str:
         """The argument text that this piece makes certain."""
         start = 0
-        if self._state == "start":
+        if self._state == self._start:
             text = text.lstrip()
             if not text:
                 return ""
@@ -141,10 +148,12 @@ class ObjectScanner:
         sent = "".join(self._sent)
         text = sent + "".join(self._held).rstrip()
         final = text
+        if not self._mends and text:
+            return text[len(sent) :]
         if text == "null" or (ended and text in ("", "None")):
-            final = "{}"
+            final = self._opener + _CLOSER[self._opener]
         elif ended:
-            mended = mend(text)
+            mended = mend(text, self._opener)
             # Never false, as mending keeps what is well formed: for safety only.
             if mended is not None and mended.startswith(sent):
                 final = mended
@@ -152,7 +161,7 @@ class ObjectScanner:
 
     def _decode(self, text: str) -> int:
         """The length of a whole object at the start of text, found by json in C."""
-        if text[0] != "{":
+        if text[0] != self._opener:
             return 0
         try:
             self.value, end = _DECODER.raw_decode(text)
@@ -224,10 +233,28 @@ class ObjectScanner:
                 self._quote = "" if self._quote else found.group()
 
 
-def is_object(text: str) -> bool:
-    """Whether text is one valid JSON object, with nothing around it."""
-    scanner = ObjectScanner()
+def is_object(text: str, opener: str = "{") -> bool:
+    """Whether text is one valid JSON object (or array), with nothing around it."""
+    scanner = ObjectScanner(opener)
     return scanner.feed(text) == text and scanner.complete
+
+
+def is_json(text: str) -> bool:
+    """Whether text is a JSON value of any type."""
+    try:
+        json.loads(text, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def object_or_text(arguments: str) -> Any:
+    """The dict that an argument string holds, or the string if it holds none."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
 
 
 _MAX_WRAPPINGS = 4
@@ -246,8 +273,10 @@ _STRING_PARTS = re.compile(
 )
 
 
-def mend(text: str) -> str | None:
+def mend(text: str, opener: str = "{") -> str | None:
     """The JSON object that text was meant to be, if there is one sane reading.
+
+    With opener "[" an array instead.
 
     Mends Python's literals and quotes, trailing commas, control characters and stray
     backslashes in strings, comments, unquoted keys, brackets that are missing or too
@@ -255,9 +284,9 @@ def mend(text: str) -> str | None:
     its bytes.
     """
     for _ in range(_MAX_WRAPPINGS):
-        if text.startswith("{"):
-            mended = text if is_object(text) else _Mender().mend(text)
-            return mended if mended is not None and is_object(mended) else None
+        if text.startswith(opener):
+            mended = text if is_object(text, opener) else _Mender().mend(text)
+            return mended if mended is not None and is_object(mended, opener) else None
         inner = _unfenced(text) if text.startswith("```") else _unquoted(text)
         if inner is None:
             return None

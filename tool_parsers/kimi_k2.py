@@ -11,11 +11,10 @@ without the line breaks between markers. ToolCallStream understands it while it 
 generated, and what models make of it; parse_tool_call is a loop over it.
 """
 
-import json
 import re
 from typing import Any, Literal, NamedTuple
 
-from .kimi_json import ObjectScanner
+from .kimi_json import ObjectScanner, object_or_text
 from .kimi_names import Resolved, Tools
 
 tool_call_start = "<|tool_calls_section_begin|>"
@@ -86,10 +85,11 @@ class Event(NamedTuple):
 class _Call:
     """A call whose id is known."""
 
-    def __init__(self, written: str, resolved: Resolved):
+    def __init__(self, written: str, tools: Tools):
         self.id = written.strip()
-        self.resolved = resolved
-        self.arguments = ObjectScanner()
+        self.resolved: Resolved = tools.resolve(written)
+        mends = tools.takes_object(self.resolved.name)
+        self.arguments = ObjectScanner(mends=mends)
         self.waiting: list[str] = []  # argument text, until the name is sure
 
     def begin(self, name: str) -> Event:
@@ -329,7 +329,7 @@ class ToolCallStream:
 
     def _begin_call(self, written: str) -> None:
         self._id = []
-        self._call = _Call(written, self._tools.resolve(written))
+        self._call = _Call(written, self._tools)
         if self._call.resolved.sure:
             self._events.append(self._call.begin(self._call.resolved.name))
 
@@ -381,20 +381,12 @@ def parse_tool_call(text: str, tools: Any | None = None) -> list[dict[str, Any]]
         elif event.type == "call_end":
             value = stream._decoded[len(calls) - 1]
             calls[-1]["arguments"] = (
-                _decode("".join(pieces)) if value is None else value
+                object_or_text("".join(pieces)) if value is None else value
             )
             pieces.clear()
     if not calls:
         raise ValueError("No tool call found.")
     return calls
-
-
-def _decode(arguments: str) -> Any:
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 def _with_call_begin(text: str, tools: Any) -> str:

@@ -69,6 +69,10 @@ class Tools:
             if isinstance(name, str) and name.strip():
                 self._schemas[name] = function.get("parameters") or {}
 
+    def takes_object(self, name: str) -> bool:
+        """Whether a tool's arguments may be an object; schemas can say they are none."""
+        return _allows_object(self._schemas.get(name))
+
     def is_id(self, text: str) -> bool:
         """Whether text can only be meant as an id, without markers around it."""
         text = text.strip()
@@ -169,6 +173,17 @@ def _decode(arguments: str) -> Any:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return None
+
+
+def _allows_object(schema: Any, depth: int = 0) -> bool:
+    """Whether nothing at the root of a schema says that it is about other types only."""
+    if not isinstance(schema, dict) or depth > 5:
+        return True
+    types = schema.get("type", "object")
+    if "object" not in (types if isinstance(types, list) else [types]):
+        return False
+    options = _items(schema, "anyOf") or _items(schema, "oneOf")
+    return not options or any(_allows_object(o, depth + 1) for o in options)
 
 
 def accepts(schema: Any, arguments: Any) -> bool:
