@@ -89,6 +89,11 @@ class ConstraintSpec:
         return self.choice == "none" and self.response_format is None
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether nothing at all is an answer, too."""
+        return not self.must_call and self.response_format is None
+
+    @property
     def is_demanded(self) -> bool:
         """Whether the request asks for it; else the answer may also go without."""
         strict = any(t["function"].get("strict") for t in self.tools)
@@ -121,7 +126,7 @@ def build(
     ):
         return None
     body, rules = _rules(spec, kind)
-    turn, more = kind.turn(body, thinking_open, has_thinking)
+    turn, more = kind.turn(body, thinking_open, has_thinking, spec.may_be_empty)
     rules = f"{more}{rules}"
     if not spec.may_call:
         return f"start: {turn}\n{rules}\n"
@@ -202,13 +207,23 @@ class Rules:
         return False
 
     @staticmethod
-    def turn(body: Any, thinking_open: bool, has_thinking: bool) -> tuple[str, str]:
-        """The turn that begins where the prompt ends, and rules of its own."""
+    def turn(
+        body: Any, thinking_open: bool, has_thinking: bool, may_be_empty: bool
+    ) -> tuple[str, str]:
+        """The turn that begins where the prompt ends, and rules of its own.
+
+        may_be_empty: it may end in its thought; a model that wants to would ramble.
+        """
+        rules = f"thought: <think> {FREE} </think>\n" if has_thinking else ""
         if thinking_open:
-            return f"{FREE} </think> {body} <|im_end|>", ""
-        if has_thinking:
-            return f"thought? {body} <|im_end|>", f"thought: <think> {FREE} </think>\n"
-        return f"{body} <|im_end|>", ""
+            turn = f"</think> {body}"
+            turn = f'{FREE} ({turn} | "")' if may_be_empty else f"{FREE} {turn}"
+        elif has_thinking:
+            turn = f"thought? {body}"
+            turn = f"({turn} | <think> {FREE})" if may_be_empty else turn
+        else:
+            turn = body
+        return f"{turn} <|im_end|>", rules
 
     @staticmethod
     def start(turn: str) -> str:

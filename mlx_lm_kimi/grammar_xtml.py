@@ -60,14 +60,22 @@ class XtmlRules(Rules):
         return bool(spec.tools)
 
     @staticmethod
-    def turn(body: Any, thinking_open: bool, has_thinking: bool) -> tuple[str, str]:
+    def turn(
+        body: Any, thinking_open: bool, has_thinking: bool, may_be_empty: bool
+    ) -> tuple[str, str]:
         """The prompt has opened the think element, or else the response."""
         opened, otherwise = body
         tail = f"{_close('message')} <|end_of_msg|>"
+        answer = f"{opened} {tail}"
+        if may_be_empty:
+            answer = f"({answer} | {FREE} <|end_of_msg|>)"
         if not thinking_open:
-            return f"{opened} {tail}", ""
-        options = " | ".join([f"{_open('response')} {opened}", *otherwise])
-        return f"{FREE} {_close('think')} ({options}) {tail}", ""
+            return answer, ""
+        options = [f"{_open('response')} {answer}", *(f"{o} {tail}" for o in otherwise)]
+        turn = f"{_close('think')} ({' | '.join(options)})"
+        if may_be_empty:
+            turn = f"({turn} | <|end_of_msg|>)"
+        return f"{FREE} {turn}", ""
 
     @staticmethod
     def start(turn: str) -> str:

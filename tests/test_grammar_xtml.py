@@ -146,12 +146,16 @@ def tokenizer(tmp_path_factory):
 
 
 def accepts(tokenizer, spec, output, thinking_open=True) -> bool:
+    tokens = output_ids(tokenizer, output + END + "<|end_of_msg|>")
+    return takes(tokenizer, spec, tokens, thinking_open)
+
+
+def takes(tokenizer, spec, tokens, thinking_open=True) -> bool:
     text = grammar.build(
         spec, family="kimi_k3", thinking_open=thinking_open, has_thinking=False
     )
     first = grammar.first_token(spec, "kimi_k3")
     matcher = constrain._compiler(tokenizer).matcher(text, first)
-    tokens = output_ids(tokenizer, output + END + "<|end_of_msg|>")
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
@@ -159,6 +163,17 @@ def accepts(tokenizer, spec, output, thinking_open=True) -> bool:
 def test_a_right_turn_is_taken(name, tokenizer):
     spec, output = GOOD[name]
     assert accepts(tokenizer, spec, THOUGHT + output)
+
+
+@pytest.mark.parametrize(
+    "spec, right", [(AUTO, True), (NONE, True), (REQUIRED, False), (JSON, False)]
+)
+def test_a_turn_may_end_in_its_thought(spec, right, tokenizer):
+    """Where nothing is demanded; a model that is kept from its end rambles."""
+    ids = output_ids(tokenizer, "hm<|end_of_msg|>")
+    assert takes(tokenizer, spec, ids) is right
+    answered = f"{THOUGHT}{opened('response')}hm<|end_of_msg|>"
+    assert takes(tokenizer, spec, output_ids(tokenizer, answered)) is right
 
 
 @pytest.mark.parametrize("name", BAD)
