@@ -262,7 +262,7 @@ def test_random_answers_of_typed_arguments(choice, tokenizer):
     spec = ConstraintSpec(tools=[F, P], choice=choice)
     schemas = {t["function"]["name"]: t["function"]["parameters"] for t in (F, P)}
     seen = 0
-    for seed in range(20):
+    for seed in range(40):
         ids = walk(tokenizer, spec, seed)
         if ids[-1] == END_OF_MSG:
             for name, arguments in calls_of(tokenizer, spec, ids):

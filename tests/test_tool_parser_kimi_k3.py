@@ -308,10 +308,21 @@ def test_parse_tool_call():
     assert parse_tool_call(text) == wanted
     assert parse_tool_call(kimi_k3.tool_call_start + text) == wanted
     assert parse_tool_call(tools(text), [WEATHER]) == wanted
-    bad = call("f", element('json type="object"', "not json"))
-    assert parse_tool_call(bad) == [{"name": "f", "arguments": "not json"}]
-    with pytest.raises(ValueError):
-        parse_tool_call("nothing here")
+    whole = call("f", argument("a", "x"))
+    for text in (
+        call("f", element('json type="object"', "not json")),
+        element('call index="1"'),
+        opened('call tool="f" index="1"') + '<|open|>argument key="a" ty',
+        opened('call tool="f" index="1"') + opened('argument key="a"') + "x",
+        "nothing here",
+    ):
+        with pytest.raises(ValueError):
+            parse_tool_call(text)
+        f = {"name": "f", "arguments": {"a": "x"}}
+        assert parse_tool_call(whole + text) == [f]
+    assert parse_tool_call(opened('call tool="f" index="1"') + argument("a", "x")) == [
+        f
+    ]
 
 
 TAGS = st.sampled_from(

@@ -24,7 +24,7 @@ from typing import Any
 
 from .kimi_json import ObjectScanner, is_json, mend, object_or_text
 from .kimi_k2 import Event
-from .kimi_names import Resolved, Tools
+from .kimi_names import UNKNOWN, Resolved, Tools
 
 tool_call_start = "<|open|>tools<|sep|>"
 tool_call_end = "<|close|>tools<|sep|>"
@@ -179,6 +179,14 @@ class ToolCallStream:
     def in_reasoning(self) -> bool:
         """Whether what comes next is reasoning."""
         return self._state == "reasoning" and self._header is None
+
+    @property
+    def is_between_elements(self) -> bool:
+        """Whether the output could end here without cutting an argument or a tag."""
+        in_element = (
+            self._header or self._partial or self._state in ("argument", "json")
+        )
+        return not in_element
 
     def feed(self, text: str, marker: str | None = None) -> list[Event]:
         """The events that one more piece of the output makes certain.
@@ -396,24 +404,30 @@ class ToolCallStream:
 def parse_tool_call(text: str, tools: Any | None = None) -> list[dict[str, Any]]:
     """The calls in the text of a tools element, with or without its tags.
 
+    A call that is cut off inside an element, names no tool or holds no JSON object is
+    left out, as it can't be run; ToolCallStream delivers those, too.
+
     Returns:
-        A dict with name and arguments for each call. The arguments are a dict, or the
-        raw text if they are no JSON object.
+        A dict with name and arguments (a dict) for each call.
 
     Raises:
-        ValueError: if there is no call in the text.
+        ValueError: if there is no such call in the text.
     """
     stream = ToolCallStream(tools, markers_in_text=True)
+    events = stream.feed(text)
+    if stream.is_between_elements:
+        events += stream.finish()
     calls: list[dict[str, Any]] = []
-    pieces: list[str] = []
-    for event in stream.feed(text) + stream.finish():
+    name, pieces = "", []
+    for event in events:
         if event.type == "call":
-            calls.append({"name": event.name})
+            name, pieces = event.name, []
         elif event.type == "arguments":
             pieces.append(event.text)
         elif event.type == "call_end":
-            calls[-1]["arguments"] = object_or_text("".join(pieces))
-            pieces.clear()
+            arguments = object_or_text("".join(pieces))
+            if name != UNKNOWN and isinstance(arguments, dict):
+                calls.append({"name": name, "arguments": arguments})
     if not calls:
         raise ValueError("No tool call found.")
     return calls
