@@ -76,7 +76,7 @@ def detect(model_path: str | Path) -> Family | None:
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     if model_type in BY_VOCABULARY:
-        from .tokenizer import is_kimi_vocabulary
+        from .directory import is_kimi_vocabulary
 
         if is_kimi_vocabulary(path):
             return BY_VOCABULARY[model_type]

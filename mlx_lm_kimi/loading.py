@@ -45,8 +45,14 @@ def _has_module(package: str, name: str) -> bool:
     return True
 
 
-def _defaults(family: families.Family) -> dict[str, Any]:
-    """mlx-lm's TOKENIZER_DEFAULTS for a family, as far as this mlx-lm has the modules."""
+def defaults(model_path: str | Path) -> dict[str, Any]:
+    """mlx-lm's TOKENIZER_DEFAULTS by model type, ``{}`` for a directory that is no Kimi.
+
+    Only what this mlx-lm has the modules for.
+    """
+    family = families.detect(model_path)
+    if family is None:
+        return {}
     found = {}
     if _has_module("tool_parsers", family.tool_parser_type):
         found["tool_parser_type"] = family.tool_parser_type
@@ -61,31 +67,31 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def load(model_path, tokenizer_config_extra=None, *args, **kwargs):
-        family = families.detect(model_path)
-        if family is None:
+        if families.detect(model_path) is None:
             return original(model_path, tokenizer_config_extra, *args, **kwargs)
-        defaults = _defaults(family)
-        config = families.read_json(Path(model_path) / "tokenizer_config.json")
+        own = defaults(model_path)
         if has_defaults and len(args) < 2:
-            kwargs["defaults"] = {**defaults, **(kwargs.get("defaults") or {})}
+            kwargs["defaults"] = {**own, **(kwargs.get("defaults") or {})}
         else:  # 0.31.3: the same keys, as if the directory named them
+            config = families.read_json(Path(model_path) / "tokenizer_config.json")
             tokenizer_config_extra = {
-                **{k: v for k, v in defaults.items() if k not in config},
+                **{k: v for k, v in own.items() if k not in config},
                 **(tokenizer_config_extra or {}),
             }
         wrapper = original(model_path, tokenizer_config_extra, *args, **kwargs)
-        return _finish(wrapper, family, has_template="chat_template_type" in config)
+        return finish(wrapper, model_path)
 
     return load
 
 
-def _finish(wrapper: Any, family: families.Family, has_template: bool) -> Any:
-    """Set on mlx-lm's wrapper what its loader can't be told.
-
-    has_template: the directory names one of mlx-lm's templates.
-    """
+def finish(wrapper: Any, model_path: str | Path) -> Any:
+    """Set on mlx-lm's wrapper of a Kimi directory's tokenizer what its loader can't be told."""
+    family = families.detect(model_path)
+    if family is None:
+        return wrapper
     from .detokenizer import KimiStreamingDetokenizer
 
+    config = families.read_json(Path(model_path) / "tokenizer_config.json")
     tokenizer = wrapper._tokenizer
     ids = tokenizer.special_ids
     wrapper.eos_token_ids = set(wrapper.eos_token_ids) | {
@@ -97,7 +103,7 @@ def _finish(wrapper: Any, family: families.Family, has_template: bool) -> Any:
         wrapper._detokenizer = KimiStreamingDetokenizer(tokenizer)
     if len(family.thinking[0]) > len("<think>"):
         _set_thinking(wrapper, family)  # mlx-lm takes <think> where it is named, too
-    if not has_template:
+    if "chat_template_type" not in config:  # else it names one of mlx-lm's templates
         # The tokenizer renders itself: only so can content be told from control tokens.
         wrapper._chat_template = None
         wrapper.has_chat_template = True

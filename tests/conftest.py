@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import mlx_lm_kimi
+from tests import mode
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
@@ -17,7 +17,7 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # Puts our folders first in mlx_lm's plugin packages, also where no .pth file was read.
-mlx_lm_kimi.install()
+mode.install()
 
 
 def rows(name: str) -> list[dict]:

@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-import mlx_lm_kimi
+from tests import mode
 from tests.conftest import DATA
 
 VOCABULARY = 163840
@@ -230,7 +230,7 @@ class Server:
     """mlx_lm.server in a thread, with a scripted model unless `scripts` is None."""
 
     def __init__(self, path: Path, scripts: Scripts | None, *arguments: str):
-        mlx_lm_kimi.install()
+        mode.install()
         import mlx_lm.server as module
 
         self.scripts = scripts

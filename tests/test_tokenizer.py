@@ -477,7 +477,7 @@ def test_nothing_is_writable(small, monkeypatch, tmp_path):
 
 def test_several_processes_at_once(small):
     path, cache = small
-    code = f"from mlx_lm_kimi import tokenizer; print(tokenizer.load({str(path)!r}).encode('hello'))"
+    code = f"from {tokenizer.__package__} import tokenizer; print(tokenizer.load({str(path)!r}).encode('hello'))"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
