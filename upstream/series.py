@@ -353,8 +353,16 @@ PATCHES = (
         tests=("tests/test_stock_faults.py",),
         stock_tests=("test_server.py",),
     ),
-    Patch("08-requests", ("mlx_lm_kimi/protocol/*.py",)),
-    Patch("09-answers", ("mlx_lm_kimi/stream.py", "mlx_lm_kimi/response.py")),
+    Patch(
+        "08-requests",
+        ("mlx_lm_kimi/protocol/*.py",),
+        tests=("tests/test_protocol_*.py",),
+    ),
+    Patch(
+        "09-answers",
+        ("mlx_lm_kimi/stream.py", "mlx_lm_kimi/response.py"),
+        tests=("tests/test_response.py",),
+    ),
     Patch(
         "10-handler",
         ("mlx_lm_kimi/handler.py", "mlx_lm_kimi/server.py"),
@@ -368,6 +376,11 @@ PATCHES = (
         },
         edits=HANDLER,
         rest=True,
+        tests=(
+            "tests/test_server_api.py",
+            "tests/test_server_calls.py",
+            "tests/test_agent_session.py",
+        ),
         stock_tests=("test_server.py",),
     ),
     Patch(
@@ -386,6 +399,12 @@ PATCHES = (
             "mlx_lm_kimi/vocabulary.py",
         ),
         edits=LOGITS_HOOK,
+        tests=(
+            "tests/test_grammar.py",
+            "tests/test_constrain.py",
+            "tests/test_server_*.py",
+            "tests/test_stock_faults.py",
+        ),
         stock_tests=("test_server.py", "test_sample_utils.py"),
     ),
 )
