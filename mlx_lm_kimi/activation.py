@@ -1,8 +1,8 @@
 """Every place of mlx_lm that this package patches, one row each.
 
 A seam is applied once, after its module was imported (see hook.py). `doctor` prints the
-table, tests/test_seams.py fails when upstream moves one, and UPSTREAM.md names the
-change that deletes it.
+table, tests/test_seams.py fails when upstream moves one and names the patches in
+upstream/ that delete it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Seam:
         module: the module that is patched.
         attributes: dotted names in the module that must exist.
         apply: patches the module.
-        upstream: the upstream change that deletes the seam.
+        patches: the diffs in upstream/ that delete the seam.
     """
 
     name: str
     module: str
     attributes: tuple[str, ...]
     apply: Callable[[ModuleType], None]
-    upstream: str
+    patches: tuple[str, ...]
 
 
 def _own_folder_first(module: ModuleType) -> None:
@@ -79,35 +79,35 @@ SEAMS: tuple[Seam, ...] = (
         "mlx_lm.tool_parsers",
         ("__path__",),
         _own_folder_first,
-        "the K2 parser",
+        ("01-k2-parser", "02-k3-parser"),
     ),
     Seam(
         "chat templates",
         "mlx_lm.chat_templates",
         ("__path__",),
         _own_folder_first,
-        "the K2, K2.5 and K3 templates",
+        ("03-chat-templates",),
     ),
     Seam(
         "tokenizer without remote code",
         "mlx_lm.tokenizer_utils",
         ("AutoTokenizer.from_pretrained",),
         _auto_tokenizer,
-        "the tiktoken fast tokenizer",
+        ("06-fast-tokenizer",),
     ),
     Seam(
         "selection by model type",
         "mlx_lm.tokenizer_utils",
         ("load", "TokenizerWrapper"),
         _tokenizer_load,
-        "TOKENIZER_DEFAULTS for the Kimi models",
+        ("04-selection-by-model-type", "06-fast-tokenizer"),
     ),
     Seam(
         "selection by model type, late install",
         "mlx_lm.utils",
         ("_load_tokenizer",),
         _utils_load,
-        "TOKENIZER_DEFAULTS for the Kimi models",
+        ("04-selection-by-model-type",),
     ),
     Seam(
         "request handler",
@@ -123,7 +123,7 @@ SEAMS: tuple[Seam, ...] = (
             "GenerationArguments",
         ),
         _server,
-        "streaming deltas, verbatim arguments, validation, handler class, logits hook",
+        ("07-server-faults", "10-handler", "12-constraint"),
     ),
 )
 

@@ -58,8 +58,12 @@ class Completion:
 
 
 def model_path(provider: Any, requested: str) -> str | None:
-    """The path or repository that mlx_lm.server would load for a request's model."""
-    return provider._model_map.get(requested, requested)
+    """The path or repository that mlx_lm.server would load for a request's model.
+
+    None if only the provider knows: an embedder's own may have no such table.
+    """
+    models = getattr(provider, "_model_map", None)
+    return None if models is None else models.get(requested, requested)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,23 +1,27 @@
 """The patched places of mlx_lm are where we look for them.
 
-When a new mlx-lm moves one, this names the change of UPSTREAM.md to look at.
+When a new mlx-lm moves one, this names the patches in upstream/ to look at.
 """
 
 import importlib
 import inspect
+import types
 
 import pytest
 
 from mlx_lm_kimi import activation
 
 
+def diffs(seam) -> str:
+    """The files in upstream/ that a seam stands for."""
+    return ", ".join(f"upstream/{name}.diff" for name in seam.patches)
+
+
 @pytest.mark.parametrize("seam", activation.SEAMS, ids=lambda s: s.name)
 def test_the_place_exists(seam):
     module = importlib.import_module(seam.module)
     lacking = activation.missing(seam, module)
-    assert (
-        not lacking
-    ), f"{seam.module} moved {lacking}: see UPSTREAM.md, {seam.upstream}"
+    assert not lacking, f"{seam.module} moved {lacking}: see {diffs(seam)}"
     assert activation.is_active(seam)
 
 
@@ -31,7 +35,17 @@ def test_tokenize_gives_what_the_generator_unpacks():
     source = inspect.getsource(server.ResponseGenerator._serve_single)
     wanted = 5 if hasattr(server, "Vision") else 4
     names = source.partition("= self._tokenize(")[0].rpartition("\n")[2]
-    assert len(names.split(",")) == wanted, "see UPSTREAM.md, argument strings verbatim"
+    assert len(names.split(",")) == wanted, "see upstream/10-handler.diff"
+
+
+def test_a_moved_place_is_told_with_its_patches():
+    seam = activation.SEAMS[-1]
+    module = types.ModuleType(seam.module)
+    lacking = activation.missing(seam, module)
+    assert lacking == list(seam.attributes)
+    assert "upstream/10-handler.diff" in diffs(seam)
+    with pytest.raises(AttributeError, match=r"APIHandler\.do_POST"):
+        activation.activate(module)
 
 
 def test_our_parser_is_the_parser():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mlx_lm import tokenizer_utils
 from mlx_lm.utils import load_tokenizer
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -76,6 +77,13 @@ def test_the_parser_is_chosen_though_no_template_names_it(converted):
         'functions.f:3<|tool_call_argument_begin|>{"a": 1}', None
     )
     assert (call["name"], call["arguments"]) == ("f", {"a": 1})
+
+
+def test_runners_that_call_the_tokenizer_loader_themselves(converted):
+    tokenizer = tokenizer_utils.load(
+        converted, {"trust_remote_code": True}, eos_token_ids=[257]
+    )
+    assert tokenizer.has_tool_calling and 257 in tokenizer.eos_token_ids
 
 
 def test_a_directory_that_names_its_parser_keeps_it(converted):

@@ -204,3 +204,12 @@ def test_masked_tokens_have_a_finite_logprob(thinking):
     status, _, raw = post(thinking, json.dumps(body).encode())
     assert status == 200
     json.loads(raw, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_a_provider_of_an_embedder_gets_stock_handling():
+    """mlx-lm's own tests have such a provider: no table of models."""
+    from types import SimpleNamespace
+
+    from mlx_lm_kimi import server
+
+    assert server.native_family(SimpleNamespace(), "default_model") is None

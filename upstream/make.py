@@ -313,8 +313,23 @@ def counts(text: str) -> tuple[int, int]:
     return added, gone
 
 
+def summary(text: str) -> str:
+    """The size of a diff, as UPSTREAM.md gives it."""
+    added, gone = counts(text)
+    files = len(re.findall(r"^\+\+\+ b/", text, re.M))
+    return f"+{added} −{gone} in {files} file{'s' * (files > 1)}"
+
+
+def documented(text: str, made: dict[str, str]) -> str:
+    """UPSTREAM.md with the sizes of these diffs (name -> text) in their rows."""
+    for name, diff in made.items():
+        size = r"(`" + re.escape(name) + r"\.diff`.*?)\+\d+ −\d+ in \d+ files?"
+        text = re.sub(size, lambda m, diff=diff: m[1] + summary(diff), text)
+    return text
+
+
 def main() -> None:
-    """Write the diffs, and print the files and lines of each."""
+    """Write the diffs, and their sizes into UPSTREAM.md."""
     if not is_made_for_installed():
         raise SystemExit(
             f"The series is for mlx-lm {MADE_FOR}, and {installed_version()} is installed: "
@@ -325,8 +340,10 @@ def main() -> None:
         old.unlink()
     for patch, text in made:
         (HERE / f"{patch.name}.diff").write_text(text, encoding="utf-8")
-        added, gone = counts(text)
-        print(f"{patch.name}: {text.count(chr(10) + '+++ ')} files, +{added} -{gone}")
+        print(f"{patch.name}: {summary(text)}")
+    page = ROOT / "UPSTREAM.md"
+    sizes = documented(page.read_text(encoding="utf-8"), {p.name: t for p, t in made})
+    page.write_text(sizes, encoding="utf-8")
 
 
 if __name__ == "__main__":

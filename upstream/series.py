@@ -75,25 +75,10 @@ class Patch:
     rest: bool = False
 
 
-UTILS, TOKENIZER = "mlx_lm/utils.py", "mlx_lm/tokenizer_utils.py"
-SERVER = "mlx_lm/server.py"
+TOKENIZER, SERVER = "mlx_lm/tokenizer_utils.py", "mlx_lm/server.py"
 
+# In tokenizer_utils, not beside utils' own defaults: runners call this load() themselves.
 SELECTION = (
-    Edit(
-        UTILS,
-        "# Local imports\n",
-        "# Local imports\nfrom .kimi import loading as kimi\n",
-    ),
-    Edit(
-        UTILS,
-        '    """The TOKENIZER_DEFAULTS of the model module, if any."""\n',
-        '    """The TOKENIZER_DEFAULTS of the model type or of the model module, if any."""\n'
-        "    if found := kimi.defaults(model_path):\n"
-        "        return found\n",
-    ),
-)
-
-FAST_TOKENIZER = (
     Edit(
         TOKENIZER,
         "from transformers.tokenization_utils_base import PreTrainedTokenizerBase\n",
@@ -101,6 +86,14 @@ FAST_TOKENIZER = (
         "\n"
         "from .kimi import loading as kimi\n",
     ),
+    Edit(
+        TOKENIZER,
+        "    defaults = defaults or {}\n",
+        "    defaults = {**kimi.defaults(model_path), **(defaults or {})}\n",
+    ),
+)
+
+FAST_TOKENIZER = (
     Edit(
         TOKENIZER,
         "    tokenizer = AutoTokenizer.from_pretrained(\n",
@@ -386,7 +379,6 @@ PATCHES = (
     Patch(
         "11-schemas",
         ("mlx_lm_kimi/schema*.py", "mlx_lm_kimi/references.py"),
-        tests=("tests/test_schema.py",),
     ),
     Patch(
         "12-constraint",
@@ -400,6 +392,7 @@ PATCHES = (
         ),
         edits=LOGITS_HOOK,
         tests=(
+            "tests/test_schema.py",
             "tests/test_grammar.py",
             "tests/test_constrain.py",
             "tests/test_server_*.py",
