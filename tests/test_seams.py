@@ -35,7 +35,7 @@ def test_tokenize_gives_what_the_generator_unpacks():
     source = inspect.getsource(server.ResponseGenerator._serve_single)
     wanted = 5 if hasattr(server, "Vision") else 4
     names = source.partition("= self._tokenize(")[0].rpartition("\n")[2]
-    assert len(names.split(",")) == wanted, "see upstream/10-handler.diff"
+    assert len(names.split(",")) == wanted, "see upstream/13-handler.diff"
 
 
 def test_a_moved_place_is_told_with_its_patches():
@@ -43,7 +43,7 @@ def test_a_moved_place_is_told_with_its_patches():
     module = types.ModuleType(seam.module)
     lacking = activation.missing(seam, module)
     assert lacking == list(seam.attributes)
-    assert "upstream/10-handler.diff" in diffs(seam)
+    assert "upstream/13-handler.diff" in diffs(seam)
     with pytest.raises(AttributeError, match=r"APIHandler\.do_POST"):
         activation.activate(module)
 

@@ -32,7 +32,7 @@ def found():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.is_there.__name__)
 def test_fault(fault, found):
     if mode.PATCHED:
-        assert not found[fault.name], "upstream/07-server-faults.diff"
+        assert not found[fault.name], "upstream/09-server-faults.diff"
     elif version("mlx-lm") == MADE_FOR:
         # Gone in a release: then UPSTREAM.md and the patch must say so.
         assert found[fault.name]

@@ -42,7 +42,7 @@ class Tree:
         self.suite = folder / "suite"
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
-        next(folder.glob("mlx_lm-*")).rename(self.source)
+        next(f for f in folder.glob("mlx_lm-*") if f.is_dir()).rename(self.source)
         # What is installed counts, not what the sdist holds of it.
         shutil.rmtree(self.source / "mlx_lm")
         spec = make.importlib.util.find_spec("mlx_lm")

@@ -277,29 +277,30 @@ LOGITS_HOOK = (
 
 PATCHES = (
     Patch(
-        "01-k2-parser",
-        (
-            "tool_parsers/kimi_k2.py",
-            "tool_parsers/kimi_json.py",
-            "tool_parsers/kimi_names.py",
-        ),
+        "01-k2-arguments",
+        ("tool_parsers/kimi_json.py", "tool_parsers/kimi_names.py"),
+        tests=("tests/test_kimi_json.py",),
+    ),
+    Patch(
+        "02-k2-parser",
+        ("tool_parsers/kimi_k2.py",),
         rows=True,
-        tests=("tests/test_kimi_json.py", "tests/test_tool_parser_kimi_k2.py"),
+        tests=("tests/test_tool_parser_kimi_k2.py",),
         stock_tests=("test_tool_parsing.py",),
     ),
     Patch(
-        "02-k3-parser",
+        "03-k3-parser",
         ("tool_parsers/*.py",),
         tests=("tests/test_tool_parser_kimi_k3*.py",),
         stock_tests=("test_tool_parsing.py",),
     ),
     Patch(
-        "03-chat-templates",
+        "04-chat-templates",
         ("chat_templates/*.py",),
         tests=("tests/test_chat_templates.py",),
     ),
     Patch(
-        "04-selection-by-model-type",
+        "05-selection-by-model-type",
         (
             "mlx_lm_kimi/families.py",
             "mlx_lm_kimi/directory.py",
@@ -315,16 +316,18 @@ PATCHES = (
         stock_tests=("test_tokenizers.py", "test_utils.py"),
     ),
     Patch(
-        "05-content-kept-apart",
+        "06-content-kept-apart",
         ("mlx_lm_kimi/template.py", "mlx_lm_kimi/segments.py"),
         tests=("tests/test_own_template.py",),
     ),
     Patch(
-        "06-fast-tokenizer",
+        "07-vocabulary",
+        ("mlx_lm_kimi/convert.py", "mlx_lm_kimi/cache.py"),
+    ),
+    Patch(
+        "08-fast-tokenizer",
         (
             "mlx_lm_kimi/loading.py",
-            "mlx_lm_kimi/convert.py",
-            "mlx_lm_kimi/cache.py",
             "mlx_lm_kimi/tokenizer.py",
             "mlx_lm_kimi/detokenizer.py",
             "mlx_lm_kimi/prompt.py",
@@ -341,23 +344,34 @@ PATCHES = (
         stock_tests=("test_tokenizers.py", "test_utils.py", "test_generate.py"),
     ),
     Patch(
-        "07-server-faults",
+        "09-server-faults",
         edits=SERVER_FAULTS,
         tests=("tests/test_stock_faults.py",),
         stock_tests=("test_server.py",),
     ),
     Patch(
-        "08-requests",
+        "10-request-history",
+        (
+            "mlx_lm_kimi/protocol/__init__.py",
+            "mlx_lm_kimi/protocol/errors.py",
+            "mlx_lm_kimi/protocol/check.py",
+            "mlx_lm_kimi/protocol/tools.py",
+            "mlx_lm_kimi/protocol/messages.py",
+            "mlx_lm_kimi/protocol/history.py",
+        ),
+    ),
+    Patch(
+        "11-request-fields",
         ("mlx_lm_kimi/protocol/*.py",),
         tests=("tests/test_protocol_*.py",),
     ),
     Patch(
-        "09-answers",
+        "12-answers",
         ("mlx_lm_kimi/stream.py", "mlx_lm_kimi/response.py"),
         tests=("tests/test_response.py",),
     ),
     Patch(
-        "10-handler",
+        "13-handler",
         ("mlx_lm_kimi/handler.py", "mlx_lm_kimi/server.py"),
         later={
             "mlx_lm_kimi/handler.py": Later(
@@ -377,11 +391,11 @@ PATCHES = (
         stock_tests=("test_server.py",),
     ),
     Patch(
-        "11-schemas",
+        "14-schemas",
         ("mlx_lm_kimi/schema*.py", "mlx_lm_kimi/references.py"),
     ),
     Patch(
-        "12-constraint",
+        "15-constraint",
         (
             "mlx_lm_kimi/handler.py",
             "mlx_lm_kimi/server.py",
