@@ -67,8 +67,9 @@ def test_what_lands_is_whole_and_imports_nothing_of_the_hook():
 
 def test_every_diff_is_documented_with_its_size():
     for diff in DIFFS:
-        row = next(line for line in TEXT.splitlines() if f"`{diff.name}`" in line)
-        assert make.summary(diff.read_text()) in row, "run: make upstream"
+        rows = [line for line in TEXT.splitlines() if f"| `{diff.name}` |" in line]
+        assert len(rows) == 1, f"UPSTREAM.md has no row for {diff.name}"
+        assert make.summary(diff.read_text()) in rows[0], "run: make upstream"
 
 
 def test_every_seam_names_its_patches():
