@@ -4,6 +4,7 @@ What it knows is what mlx-lm gives it for any model: has_tool_calling, tool_call
 tool_call_end and tool_parser.
 """
 
+import functools
 import importlib.util
 import json
 
@@ -75,9 +76,13 @@ def collect_by_token(tokenizer, pairs, tools):
     return text, calls
 
 
+# One load for a directory: the tokenizer keeps no state between two answers.
+loaded = functools.cache(load)
+
+
 def run(directory, says, tools, collect=collect, content="Go."):
     """(text, calls) of a model that says this, loaded by mlx_lm.load alone."""
-    _, tokenizer = load(str(directory))
+    _, tokenizer = loaded(str(directory))
     assert tokenizer.has_tool_calling
     scripts = Scripts()
     scripts.tokenizer = tokenizer
