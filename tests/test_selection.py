@@ -1,6 +1,7 @@
 """By model type: what serves a directory follows from its config.json."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 from mlx_lm import tokenizer_utils
@@ -58,8 +59,10 @@ def write(path, **config):
     ],
 )
 def test_defaults(tmp_path, model_type, parser, template):
-    found = loading.defaults(write(tmp_path, model_type=model_type))
-    assert found == {"tool_parser_type": parser, "chat_template_type": template}
+    wanted = {"tool_parser_type": parser, "chat_template_type": template}
+    if find_spec(f"mlx_lm.tool_parsers.{parser}") is None:
+        del wanted["tool_parser_type"]  # K3's, in mlx-lm 0.31.3
+    assert loading.defaults(write(tmp_path, model_type=model_type)) == wanted
 
 
 @pytest.mark.parametrize("model_type", ["llama", "deepseek_v3", None, 3])
