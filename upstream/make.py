@@ -152,8 +152,9 @@ def ported(file: str, later: Later | None = None) -> str:
     """One of our files as it lands: without what patches mlx-lm at run time."""
     later = later or Later()
     source = (ROOT / file).read_text(encoding="utf-8")
-    for line in later.lines:
-        source = _replaced(source, Edit(file, line, ""))
+    for begin in later.lines:
+        lines = [line for line in source.splitlines(True) if line.startswith(begin)]
+        source = _replaced(source, Edit(file, lines[0] if lines else begin, ""))
     source = without(source, HOOK_NAMES.get(file, ()) + later.names, file)
     return re.sub(
         r"^(\s*(?:from|import) )mlx_lm_kimi\b", r"\1mlx_lm.kimi", source, flags=re.M

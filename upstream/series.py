@@ -43,7 +43,12 @@ class Edit(NamedTuple):
 
 
 class Later(NamedTuple):
-    """What of one of our files lands with a later patch: definitions, and lines."""
+    """What of one of our files lands with a later patch.
+
+    Attributes:
+        names: definitions of the module.
+        lines: how the one line begins, for each line.
+    """
 
     names: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
@@ -375,9 +380,7 @@ PATCHES = (
         ("mlx_lm_kimi/handler.py", "mlx_lm_kimi/server.py"),
         later={
             "mlx_lm_kimi/handler.py": Later(
-                lines=(
-                    "            constraint=server.constraint(request, self.family),\n",
-                )
+                lines=("            constraint=server.constraint(",)
             ),
             "mlx_lm_kimi/server.py": Later(("constraint", "_form")),
         },
@@ -406,8 +409,8 @@ PATCHES = (
         ),
         edits=LOGITS_HOOK,
         tests=(
-            "tests/test_schema.py",
-            "tests/test_grammar.py",
+            "tests/test_schema*.py",
+            "tests/test_grammar*.py",
             "tests/test_constrain.py",
             "tests/test_server_*.py",
             "tests/test_stock_faults.py",
