@@ -223,6 +223,16 @@ def test_auto_without_strict(name, thinking):
         assert re.match(r'\{\s*("|$)', arguments)
 
 
+@pytest.mark.parametrize("arguments", ['{"town":1}', '{"city":3}', '{"days":1}'])
+def test_auto_with_strict(arguments, thinking):
+    """The call begins as its schema demands, whatever the model tries."""
+    output = f"{SECTION}{CALL}functions.get_weather:0{ARGUMENTS}{arguments}{CALL_END}"
+    strict = [tool("get_weather", WEATHER, strict=True)]
+    answer = ask_script(thinking, output, tools=strict, max_tokens=60)
+    (call,) = answer["message"]["tool_calls"]
+    assert re.match(r'\{\s*"city"\s*:\s*"', call["function"]["arguments"])
+
+
 def test_auto_leaves_the_models_own_style(thinking):
     """Undeclared keys, whitespace and escapes: any object, byte for byte."""
     arguments = (

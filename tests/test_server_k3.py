@@ -275,3 +275,60 @@ def test_nothing_is_prefilled_again(stream, k3):
             result = {"role": "tool", "tool_call_id": one["id"], "content": TURNS[i][2]}
             messages = [*messages, answer["message"], result]
     assert answer["message"]["content"] == "Fine."
+
+
+# The reported cases of constrained decoding -------------------------------------------
+
+CONSTRAINED = {row["id"]: row for row in CASES if row["kind"] == "constrained"}
+
+
+def constrained(k3, case: str, **fields) -> dict:
+    """The answer to a case's request, with its output as the script."""
+    row = CONSTRAINED[case]
+    if row["raw_output"]:
+        register(k3, case, row["raw_output"])
+    messages = [{"role": "user", "content": f"[{case}] go"}]
+    return both(k3.client(), **{**row["request"], "messages": messages, **fields})
+
+
+def test_property_names_in_any_script(k3):
+    answer = constrained(k3, "k3-nonascii-props")
+    (wanted,) = CONSTRAINED["k3-nonascii-props"]["expect"]["tool_calls"]
+    ((_, name, arguments),) = calls(answer)
+    assert (name, json.loads(arguments)) == (wanted["name"], wanted["arguments"])
+    assert answer["finish_reason"] == "tool_calls"
+
+
+def test_references_in_the_schema_of_an_argument(k3):
+    """$defs are not lost: the script's wrong value can't come, the right one can."""
+    case = "k3-defs-in-arg-grammar"
+    for value in ('{"v":1}', '{"v":"x"}'):
+        output = call("t", argument("root", value, "object"))
+        register(k3, case, "t" + closed("think") + calls_element(output) + END)
+        answer = constrained(k3, case, max_tokens=80)
+        arguments = calls(answer)[0][2]
+        assert arguments.startswith('{"root": {"v":') and '"x"' not in arguments
+
+
+def test_a_call_as_prose_is_no_call(k3):
+    """k3-tools-in-response: a required call can't be written as text."""
+    answer = constrained(k3, "k3-tools-in-response", max_tokens=80)
+    assert not answer["message"]["content"]
+    assert calls(answer)[0][1] == "get_weather"
+
+
+def test_a_forced_call_wins_over_a_format(k3):
+    """k3-required-plus-format: decided so, and said in the README."""
+    case = "k3-required-plus-format"
+    register(k3, case, "t" + closed("think") + calls_element(CITY) + END)
+    answer = constrained(k3, case)
+    assert [c[1:] for c in calls(answer)] == [("get_weather", '{"city": "Oslo"}')]
+
+
+def test_a_name_with_an_angle_bracket(k3):
+    """k3-attr-lt: such a name is a 400, as OpenAI's rule for names says."""
+    import openai
+
+    with pytest.raises(openai.BadRequestError) as raised:
+        constrained(k3, "k3-attr-lt")
+    assert raised.value.param == "tools[0].function.name"
