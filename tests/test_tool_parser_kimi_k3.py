@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -387,19 +386,3 @@ def test_any_argument(text, kind):
             assert json.loads(calls[0][1]) == {"x": text}
         elif text.strip()[:1] not in ("{", "["):
             json.loads(calls[0][1])
-
-
-def test_work_is_linear():
-    def seconds(size):
-        text = argument("a", "x" * size) + argument("b", "y" * size, "number")
-        fed = [
-            piece
-            for t, m in tokens(tools(call("f", text)))
-            for piece in ([(c, None) for c in t] if m is None else [("", m)])
-        ]
-        start = time.perf_counter()
-        run(fed, [tool("f")])
-        return time.perf_counter() - start
-
-    seconds(1000)
-    assert seconds(40_000) < 40 * max(seconds(4_000), 1e-3)
