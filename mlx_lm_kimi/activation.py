@@ -117,6 +117,7 @@ SEAMS: tuple[Seam, ...] = (
             "ResponseGenerator._tokenize",
             "ResponseGenerator.generate",
             "_make_logits_processors",
+            "make_sampler",
             "_run_http_server",
             "run",
             "CompletionRequest",

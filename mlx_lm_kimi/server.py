@@ -349,6 +349,17 @@ def patch(module: ModuleType) -> None:
         bound.arguments.setdefault("handler_class", handler)
         return stock_run(*bound.args, **bound.kwargs)
 
+    stock_sampler = module.make_sampler
+
+    @functools.wraps(stock_sampler)
+    def make_sampler(*args, **kwargs):
+        # 0.31.3 gives a list in this list, which ends the generation thread.
+        if ids := kwargs.get("xtc_special_tokens"):
+            nested = (i if isinstance(i, list) else [i] for i in ids)
+            kwargs["xtc_special_tokens"] = [i for some in nested for i in some]
+        return stock_sampler(*args, **kwargs)
+
+    module.make_sampler = make_sampler
     generator._tokenize = _tokenize
     module._make_logits_processors = _make_logits_processors
     module._run_http_server = _run_http_server

@@ -292,7 +292,7 @@ def test_schemas_of_the_set_are_served(row, noise):
         tools=[tool("f", row["schema"], **strict)],
         tool_choice=named if by_name else "required",
         parallel_tool_calls=False,
-        max_tokens=100,
+        max_tokens=60,
     )
     (call,) = answer["message"]["tool_calls"]
     assert call["function"]["name"] == "f"
