@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.chat import both, output_ids, streamed
+from tests.chat import both, output_ids, streamed, whole
 from tests.conftest import rows
 from tests.scripted import OPEN
 from tests.test_server_api import post
@@ -259,12 +259,7 @@ def test_nothing_is_prefilled_again(stream, k3):
     known = 0
     for i in range(len(turns)):
         request = {"messages": messages, "tools": declared, "model": "default_model"}
-        if stream:
-            answer = streamed(k3.client(), **request)
-        else:
-            from tests.chat import whole
-
-            answer = whole(k3.client(), **request)
+        answer = (streamed if stream else whole)(k3.client(), **request)
         usage = answer["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         assert cached >= known, f"turn {i} prefills generated tokens again"

@@ -134,13 +134,7 @@ K3 = rows("goldens/render_kimi_k3.jsonl")
 
 @pytest.fixture(scope="module")
 def k3(tmp_path_factory):
-    """A K3 directory: its configuration names four ids otherwise."""
     path = make_directory(tmp_path_factory.mktemp("k3"), "kimi_k3", weights=False)
-    file = path / "tokenizer_config.json"
-    config = json.loads(file.read_text())
-    for i, name in enumerate(("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")):
-        config["added_tokens_decoder"][str(163586 + i)] = {"content": name}
-    file.write_text(json.dumps(config))
     return load_tokenizer(path)
 
 
