@@ -314,7 +314,12 @@ def generation_arguments(module: ModuleType, cli: Any, request: ChatRequest) -> 
 
 def patch(module: ModuleType) -> None:
     """Put our handler, prompt and logits hook into mlx_lm.server."""
+    from . import batch
+    from .activation import mlx_lm_version
     from .handler import make_handler
+
+    if mlx_lm_version() == "0.31.3":
+        batch.patch(inspect.getmodule(module.BatchGenerator))
 
     generator = module.ResponseGenerator
     stock_tokenize = generator._tokenize

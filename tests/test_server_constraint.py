@@ -170,6 +170,33 @@ def test_eight_requests_at_once(noise):
     assert sorted(found) == list(range(8)) and all(found.values())
 
 
+def test_constrained_beside_free_requests(thinking):
+    """In one batch each sequence keeps its own mask, whoever comes and goes."""
+    encoder = wait_for_tokenizer(thinking)._tokenizer
+    found = {}
+
+    def run(i: int, prompt: int) -> None:
+        text = f"Free text, {'on and on ' * i}and the end."
+        thinking.scripts.turns[f"beside-{i}"] = [output_ids(encoder, text)]
+        fields = {"tools": TOOLS, "tool_choice": "required"} if i % 2 else {}
+        content = f"[beside-{i}] " + "go " * prompt
+        messages = [{"role": "user", "content": content}]
+        answer = ask(thinking, messages=messages, max_tokens=60, **fields)["message"]
+        if fields:
+            found[i] = answer["tool_calls"][0]["function"]["name"] in SCHEMAS
+        else:
+            found[i] = answer["content"] == text
+
+    run(0, 1)
+    threads = [threading.Thread(target=run, args=(i, 9 * i)) for i in range(1, 10)]
+    for thread in threads:
+        thread.start()
+        thread.join(0.02)  # so that some are generated while others are read
+    for thread in threads:
+        thread.join(60)
+    assert found == dict.fromkeys(range(10), True)
+
+
 def test_what_cannot_be_enforced_is_a_400(noise):
     import openai
 
