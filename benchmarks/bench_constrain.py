@@ -2,8 +2,9 @@
 
     python -m benchmarks.bench_constrain
 
-Rows: making the mask of a token and adding it to the logits (median and p99, and their
-share of a 20 ms token), and what the first and later requests of a tool set pay.
+Tables: the work for one token (median and p99), what a token then takes longer in
+mlx-lm's own batch generation, where most of that work is done while the model computes,
+and what the first and later requests of a tool set pay.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from mlx_lm_kimi import constrain, grammar
@@ -98,12 +100,17 @@ def turn(tokenizer) -> list[int]:
     ]
 
 
-def mask_rows(tokenizer, repeats: int) -> list[list[str]]:
-    """Microseconds a token, in free text and in a call, for what the server runs."""
-    strict = [tool(i) for i in range(20)]
+def constrained_tools(count: int = 20) -> ConstraintSpec:
+    """Tools with strict: true under auto, so that free text and a call are masked."""
+    strict = [tool(i) for i in range(count)]
     for one in strict:
         one["function"]["strict"] = True
-    spec = ConstraintSpec(tools=strict, choice="auto")
+    return ConstraintSpec(tools=strict, choice="auto")
+
+
+def work_rows(tokenizer, repeats: int) -> list[list[str]]:
+    """Microseconds of work for one token, evaluation of the new logits included."""
+    spec = constrained_tools()
     logits = mx.random.normal((1, VOCABULARY))
     ids = turn(tokenizer)
     begin = ids.index(tokenizer.special_ids[grammar.SECTION_BEGIN])
@@ -121,10 +128,94 @@ def mask_rows(tokenizer, repeats: int) -> list[list[str]]:
             if length:
                 kind = "free text" if length < begin else "call"
                 spent[kind].append((time.perf_counter() - start) * 1e6)
-    rows = [["mask alone", *_figures(masks)]]
+    rows = [["mask", *_figures(masks)]]
     return rows + [
         [f"follow, mask, add: {kind}", *_figures(t)] for kind, t in spent.items()
     ]
+
+
+class Steady(nn.Module):
+    """Says a script; a token takes as long as some small products, which stay in cache."""
+
+    def __init__(self, script: list[int], products: int):
+        super().__init__()
+        self.layers: list = []
+        self._script, self._step, self._products = script, 0, products
+        self._square = mx.eye(96)
+
+    def make_cache(self) -> list:
+        self._step = 0
+        return []
+
+    def __call__(self, inputs, cache=None):
+        # The logits need the last token, as a real model's do.
+        work = self._square * inputs[:, -1:].astype(mx.float32)
+        for _ in range(self._products):
+            work = work @ self._square
+        wanted = self._script[min(self._step, len(self._script) - 1)]
+        self._step += 1
+        logits = mx.zeros((1, VOCABULARY)) + 0 * work[:1, :1]
+        return logits.at[0, wanted].add(30.0)[:, None, :]
+
+
+class Run:
+    """One sequence of mlx-lm's batch generation that says a script."""
+
+    def __init__(self, script: list[int], products: int, processors: list):
+        from mlx_lm.generate import BatchGenerator
+
+        self._generator = BatchGenerator(Steady(script, products))
+        self._generator.insert(
+            [[1]], max_tokens=[len(script) + 1], logits_processors=[processors]
+        )
+        self.said: list[int] = []
+
+    def token(self) -> float:
+        """Milliseconds until the next token is there, and the logits after it."""
+        start = time.perf_counter()
+        (response,) = self._generator.next_generated()
+        mx.eval(self._generator._generation_batch._next_tokens)
+        self.said.append(response.token)
+        return (time.perf_counter() - start) * 1e3
+
+
+def share_rows(tokenizer, repeats: int) -> list[list[str]]:
+    """What a token takes without a processor, with one that does nothing, with ours.
+
+    The three take turns token by token, as machines are noisy.
+    """
+    ids = turn(tokenizer)
+    begin = ids.index(tokenizer.special_ids[grammar.SECTION_BEGIN])
+    times = []
+    for products in (10, 60):
+        probe = Run(ids, products, [])
+        times.append(statistics.median(probe.token() for _ in range(60)))
+    products = 60 + round(50 * (TOKEN_MS - times[1]) / (times[1] - times[0]))
+    kinds = {
+        "no logits processor": lambda: [],  # noqa: PIE807
+        "one that does nothing": lambda: [lambda tokens, logits: logits],
+        "constraint": lambda: [
+            constrain.logits_processor(
+                constrained_tools(), tokenizer, thinking_open=False
+            )
+        ],
+    }
+    times: list[list[list[float]]] = [[[] for _ in kinds] for _ in range(2)]
+    for _ in range(repeats):
+        runs = [Run(ids, products, make()) for make in kinds.values()]
+        for i in range(len(ids) - 1):
+            for kind, run in enumerate(runs):
+                times[i >= begin][kind].append(run.token())
+        assert all(run.said == ids[:-1] for run in runs)
+    rows = []
+    for kind, name in enumerate(kinds):
+        row = [name]
+        for part in times:
+            more = [with_ - without for with_, without in zip(part[kind], part[0])]
+            row.append(f"{statistics.median(part[kind]):.2f} ms")
+            row.append(f"{statistics.median(more) / TOKEN_MS:+.2%}")
+        rows.append(row)
+    return rows
 
 
 def _timed(make, into: list[float]):
@@ -136,8 +227,7 @@ def _timed(make, into: list[float]):
 
 def _figures(times: list[float]) -> list[str]:
     median, p99 = statistics.median(times), float(np.percentile(times, 99))
-    share = median / (TOKEN_MS * 1e3)
-    return [f"{median:.0f} µs", f"{p99:.0f} µs", f"{share:.2%}"]
+    return [f"{median:.0f} µs", f"{p99:.0f} µs"]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -154,8 +244,10 @@ def main() -> None:
     load_average = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, {mx.default_device()}, load {load_average:.1f}\n")
     print(f"The vocabulary, once, with the first constrained request: {once:.0f} ms\n")
-    head = ["a token", "median", "p99", f"of a {TOKEN_MS:.0f} ms token"]
-    print(table(head, mask_rows(tokenizer, repeats)))
+    print(table(["work for a token", "median", "p99"], work_rows(tokenizer, repeats)))
+    share = f"more, of {TOKEN_MS:.0f} ms"
+    head = ["a token of batch generation", "free text", share, "call", share]
+    print(table(head, share_rows(tokenizer, repeats)))
     head = ["a request", "check (HTTP thread)", "first processor", "later processor"]
     print(table(head, compile_rows(tokenizer, repeats)))
 

@@ -18,7 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from . import grammar
-from .bias import Bias
+from .bias import Forbidden, allow
 from .grammar import ConstraintSpec
 from .protocol.errors import RequestError
 from .vocabulary import Vocabulary
@@ -160,14 +160,12 @@ class Forbid:
 
     def __init__(self, vocabulary: Vocabulary, names: tuple[str, ...]):
         ids = [vocabulary.special[n] for n in names if n in vocabulary.special]
-        self._allowed = np.ones(vocabulary.size, dtype=bool)
-        self._allowed[ids] = False
-        self._bias = Bias()
+        allowed = np.ones(vocabulary.size, dtype=bool)
+        allowed[ids] = False
+        self._forbidden = Forbidden(np.packbits(allowed, bitorder="little"))
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
-        return logits + self._bias.kept(
-            np.packbits(self._allowed, bitorder="little"), logits
-        )
+        return self._forbidden.apply(logits)
 
 
 class Constraint:
@@ -184,12 +182,11 @@ class Constraint:
         self._matcher = compiler.matcher(text, first)
         self._digits = compiler.vocabulary.digits
         self._ranks = compiler.vocabulary.ranks
-        self._bias = Bias()
         self._start: int | None = None  # where the answer begins in the history
         self._ids: list[int] = []
         self._skipped: list[bool] = []  # ids that the matcher did not need to see
         self._run = 0  # digits in a row
-        self._free: np.ndarray | None = None
+        self._free: Forbidden | None = None  # in free text
         self._healed = False
         self._failed = False
         self.masks_computed = 0
@@ -197,10 +194,13 @@ class Constraint:
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
         if self._failed:
             return logits
-        # The model computes these logits while the mask is made.
-        mx.async_eval(logits)
         try:
-            self._follow(tokens)
+            first, recent = self._recent(tokens)
+            # In this order: the ids come before the logits, which the model computes
+            # while the mask is made.
+            mx.async_eval(recent)
+            mx.async_eval(logits)
+            self._follow(tokens, first, recent.tolist())
             return self._constrained(logits)
         except Exception:
             logger.exception("A constraint failed; the answer goes on without it")
@@ -217,10 +217,9 @@ class Constraint:
             if mask is None:
                 return logits
             if not self._is_free(mask):
-                return logits + self._bias.make(mask, logits)
-            self._free = mask
-            self._bias.forget()
-        return logits + self._bias.kept(self._free, logits)
+                return allow(mask, logits)
+            self._free = Forbidden(mask)
+        return self._free.apply(logits)
 
     def _is_free(self, mask: np.ndarray) -> bool:
         # After one ordinary token, as an answer's first one may also open a thought.
@@ -245,15 +244,16 @@ class Constraint:
                 return fewer
         return mask
 
-    def _follow(self, tokens: mx.array) -> None:
-        """Bring the matcher to the end of a history that may also have been cut."""
+    def _recent(self, tokens: mx.array) -> tuple[int, mx.array]:
+        """The answer's last ids, and how many come before them. Nothing is computed."""
         if self._start is None:
             self._start = tokens.shape[0]
         length = max(0, tokens.shape[0] - self._start)
-        if length == 0:
-            return self._rewind(0)
         first = max(0, min(length, len(self._ids)) - WINDOW)
-        ids = tokens[self._start + first :].tolist()
+        return first, tokens[self._start + first :]
+
+    def _follow(self, tokens: mx.array, first: int, ids: list[int]) -> None:
+        """Bring the matcher to the end of a history that may also have been cut."""
         if first and ids[0] != self._ids[first]:
             first, ids = 0, tokens[self._start :].tolist()
         same = first

@@ -21,6 +21,7 @@ HOOK_FILES = {
     "mlx_lm_kimi/__init__.py",
     "mlx_lm_kimi/_version.py",
     "mlx_lm_kimi/activation.py",
+    "mlx_lm_kimi/batch.py",
     "mlx_lm_kimi/cli.py",
     "mlx_lm_kimi/demo.py",
     "mlx_lm_kimi/doctor.py",
