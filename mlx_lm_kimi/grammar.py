@@ -196,7 +196,7 @@ class Rules:
     def __init__(self, spec: ConstraintSpec):
         self._spec = spec
         self._lines: list[str] = []
-        self._schemas: list[tuple[str, Converted, str]] = []
+        self._schemas: list[tuple[str, Converted, str, str]] = []
         self._shared: dict[str, str] = {}
         # Under auto the model's own whitespace stays; what it is made to write is compact.
         self._style = "compact" if spec.must_call else "free"
@@ -235,10 +235,10 @@ class Rules:
         """The body and the rules."""
         section = self._section() if self._spec.may_call else ""
         body = self._body(section)
-        settle(schema for _, schema, _ in self._schemas)
+        settle(schema for _, schema, _, _ in self._schemas)
         written = [
-            f"{name}: %json {schema.text(style)}"
-            for name, schema, style in self._schemas
+            f"{name}: %json {schema.text(style) if schema.mended else text}"
+            for name, schema, style, text in self._schemas
         ]
         return body, "\n".join(self._lines + written)
 
@@ -308,10 +308,11 @@ class Rules:
         return self._json(Converted(schema, strict=strict, param=param), "compact")
 
     def _json(self, schema: Converted, style: str) -> str:
-        key = f"{schema.strict} {style} {schema.text(style)}"
+        text = schema.text(style)
+        key = f"{schema.strict} {style} {text}"
         if key not in self._shared:
             self._shared[key] = f"json{len(self._schemas)}"
-            self._schemas.append((self._shared[key], schema, style))
+            self._schemas.append((self._shared[key], schema, style, text))
         return self._shared[key]
 
 

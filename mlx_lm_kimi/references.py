@@ -24,7 +24,7 @@ class References:
         self._ids: dict[str, str] = {}
         self._anchors: dict[str, str] = {}
         self._bases: dict[str, str] = {}
-        self._index()
+        self._indexed = False
 
     def resolve(self, reference: Any, path: str) -> tuple[str, Any]:
         """The path and the node that a reference at a path means.
@@ -34,6 +34,9 @@ class References:
         """
         if not isinstance(reference, str):
             raise Unresolved("is not a string")
+        if not self._indexed:  # most schemas have no references
+            self._indexed = True
+            self._index()
         document, fragment = _split(reference)
         for start in self._starts(document, path):
             if fragment and not fragment.startswith("/"):

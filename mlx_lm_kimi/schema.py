@@ -86,6 +86,7 @@ class Converted:
         self.defs: dict[str, Any] = {}
         self.paths: dict[int, str] = {}
         self.needs_trial = False
+        self.mended = False  # changed after a trial
         self.relaxed: list[tuple[str, str]] = []
         self._escapes = True
         self._nodes = 0
@@ -170,6 +171,8 @@ class Converted:
         value = node.get("type")
         if value is None:
             return None
+        if isinstance(value, str) and value in TYPES:
+            return [value]
         types = value if isinstance(value, list) else [value]
         if not types or any(t not in TYPES for t in types if isinstance(t, str)):
             self.cannot(path, "type", "names no JSON type")

@@ -18,22 +18,19 @@ _NEED_TRIAL = frozenset(
     ("pattern", "format", "oneOf", "allOf", "patternProperties", "minProperties")
     + ("maxProperties", "const", "multipleOf", "exclusiveMinimum", "exclusiveMaximum")
 )
+_PAIRS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
 
 
 def needs_trial(node: dict) -> bool:
+    doubtful = _NEED_TRIAL.intersection(node)
     if node.get("patternProperties") == {PLAIN_KEY: {}}:
-        node = {k: v for k, v in node.items() if k != "patternProperties"}
-    if not _NEED_TRIAL.isdisjoint(node) or ("$ref" in node and len(node) > 1):
+        doubtful -= {"patternProperties"}
+    if doubtful or ("$ref" in node and len(node) > 1):
         return True
     if "enum" in node or "anyOf" in node:
         plain = node.get("type") == "string" and len(node) == 2 and "enum" in node
         return not (plain and all(isinstance(v, str) for v in node["enum"]))
-    pairs = (
-        ("minimum", "maximum"),
-        ("minLength", "maxLength"),
-        ("minItems", "maxItems"),
-    )
-    return any(low in node and high in node for low, high in pairs)
+    return any(low in node and high in node for low, high in _PAIRS)
 
 
 def is_finite(node: Any, finite: set[str]) -> bool:

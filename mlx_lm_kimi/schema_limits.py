@@ -48,7 +48,9 @@ def check_size(schema: Any, param: str) -> None:
         values += 1
         if depth > MAX_DEPTH:
             raise _too_large(param, f"more than {MAX_DEPTH} levels deep")
-        if isinstance(value, dict):
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, dict):
             characters += sum(map(len, value))
             stack += [(v, depth + 1) for v in value.values()]
             properties, enum = value.get("properties"), value.get("enum")
@@ -63,8 +65,6 @@ def check_size(schema: Any, param: str) -> None:
                 raise _too_large(param, f"a pattern over {MAX_PATTERN} characters")
         elif isinstance(value, list):
             stack += [(v, depth + 1) for v in value]
-        elif isinstance(value, str):
-            characters += len(value)
         elif isinstance(value, int):
             if value.bit_length() > 1000:
                 raise _too_large(param, "a number of more than 300 digits")

@@ -26,6 +26,7 @@ def mend(schema: Converted) -> None:
     """
     trials = MAX_TRIALS
     while trials > 0 and (why := _complaint([schema.whole(schema.root)])):
+        schema.mended = True
         fault, cost = _smallest_fault(schema, trials)
         keyword, more = _guilty_keyword(schema, fault)
         trials -= cost + more
