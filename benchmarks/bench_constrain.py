@@ -101,9 +101,9 @@ def turn(tokenizer) -> list[int]:
     ]
 
 
-def constrained_tools(count: int = 20) -> ConstraintSpec:
+def constrained_tools() -> ConstraintSpec:
     """Tools with strict: true under auto, so that free text and a call are masked."""
-    strict = [tool(i) for i in range(count)]
+    strict = [tool(i) for i in range(20)]
     for one in strict:
         one["function"]["strict"] = True
     return ConstraintSpec(tools=strict, choice="auto")
@@ -173,11 +173,23 @@ class Run:
 
     def token(self) -> float:
         """Milliseconds until the next token is there, and the logits after it."""
-        start = time.perf_counter()
+        return milliseconds(self._next)
+
+    def _next(self) -> None:
         (response,) = self._generator.next_generated()
         mx.eval(self._generator._generation_batch._next_tokens)
         self.said.append(response.token)
-        return (time.perf_counter() - start) * 1e3
+
+
+def products_of_a_token(script: list[int]) -> int:
+    """How many products make a token of ``Steady`` take TOKEN_MS on this machine."""
+    few, many = 10, 60
+    took = []
+    for products in (few, many):
+        probe = Run(script, products, [])
+        took.append(statistics.median(probe.token() for _ in range(60)))
+    each = (took[1] - took[0]) / (many - few)
+    return many + round((TOKEN_MS - took[1]) / each)
 
 
 def share_rows(tokenizer, repeats: int) -> list[list[str]]:
@@ -187,18 +199,12 @@ def share_rows(tokenizer, repeats: int) -> list[list[str]]:
     """
     ids = turn(tokenizer)
     begin = ids.index(tokenizer.special_ids[grammar.SECTION_BEGIN])
-    times = []
-    for products in (10, 60):
-        probe = Run(ids, products, [])
-        times.append(statistics.median(probe.token() for _ in range(60)))
-    products = 60 + round(50 * (TOKEN_MS - times[1]) / (times[1] - times[0]))
+    products, spec = products_of_a_token(ids), constrained_tools()
     kinds = {
-        "no logits processor": lambda: [],  # noqa: PIE807
+        "no logits processor": list,
         "one that does nothing": lambda: [lambda tokens, logits: logits],
         "constraint": lambda: [
-            constrain.logits_processor(
-                constrained_tools(), tokenizer, thinking_open=False
-            )
+            constrain.logits_processor(spec, tokenizer, thinking_open=False)
         ],
     }
     times: list[list[list[float]]] = [[[] for _ in kinds] for _ in range(2)]
